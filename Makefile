@@ -1,0 +1,42 @@
+# Two commands do everything on a fresh machine with Python 3.11+, pip and make:
+#   make demo    a study, told as it goes
+#   make test    everything that decides whether a change may land
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test check bench bench-peers slow golden
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/paceline demo
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell src tests docs benchmarks examples README.md CHANGELOG.md CONTRIBUTING.md
+
+test: check
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -m "not slow"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+slow: setup
+	HYPOTHESIS_PROFILE=night $(BIN)/python -m pytest -m "slow or not slow"
+
+bench: setup
+	$(BIN)/python -m benchmarks.run
+
+bench-peers: setup
+	$(BIN)/python -m benchmarks.peers
+
+golden: setup
+	PACELINE_GOLDEN=write $(BIN)/python -m pytest tests/test_golden.py

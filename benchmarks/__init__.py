@@ -1,0 +1,1 @@
+"""Measurements of Paceline, alone and beside its peers."""

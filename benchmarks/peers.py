@@ -1,0 +1,406 @@
+"""Paceline's simulator beside Syne Tune's: one table, one ASHA, one machine, one invocation.
+
+Makes an environment for Syne Tune (`.peers/syne-tune`), writes a synthetic table, lets both
+simulate the same studies in turns, and reports how many reports each handles per CPU second:
+printed, and in `benchmarks/results/peers-simulator.md` and `.json`. What is measured and what is
+switched off stands in the text that goes with the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from paceline.api.simulation import Simulation
+from paceline.engines.sim.traces import VERSION, Header, Run, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Numbers = dict[str, np.ndarray[Any, np.dtype[Any]]]
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = ROOT / ".peers" / "syne-tune"
+RESULTS = ROOT / "benchmarks" / "results" / "peers-simulator"
+COMMAND = "make bench-peers"
+
+# `huggingface_hub`: without it, Syne Tune's module with the table backend cannot be imported.
+REQUIREMENTS = ("syne-tune==0.16.0", "huggingface_hub")
+
+CONFIGS, EPOCHS = 20_000, 100
+ETA, FIRST = 3, 1
+# Syne Tune looks for results at such steps of simulated time: here just less than any epoch, so
+# that it looks as seldom as it can without letting a trial run on past a rung.
+POLL_S = 30.0
+
+PEER = "Syne Tune"
+PROMOTING = "Paceline asha:drain=false"
+DRAINING = "Paceline asha"
+POLICIES = {
+    PROMOTING: f"asha:eta={ETA},first={FIRST},drain=false",
+    DRAINING: f"asha:eta={ETA},first={FIRST}",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A study that is simulated over and over, and by whom."""
+
+    slots: int
+    trials: int
+    repeats: int = 5
+    who: tuple[str, ...] = (PEER, PROMOTING, DRAINING)
+
+
+CASES = (
+    Case(4, 500),
+    Case(64, 500),
+    Case(4, 2_000),
+    Case(64, 2_000),
+    Case(1_000, 2_000, repeats=3),
+    *(Case(slots, CONFIGS, repeats=3, who=(PROMOTING,)) for slots in (4, 64, 1_000)),
+)
+
+
+@dataclass
+class Row:
+    """The figures of one simulator in one case: an entry per repeat."""
+
+    slots: int
+    trials: int
+    who: str
+    reports: list[int] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    best: list[float] = field(default_factory=list)
+
+    @property
+    def rates(self) -> list[float]:
+        return [reports / cpu_s for reports, cpu_s in zip(self.reports, self.cpu_s, strict=True)]
+
+    def add(self, found: dict[str, Any]) -> None:
+        """Take the figures of one repeat."""
+        if found["trials"] != self.trials:
+            raise SystemExit(f"{self.who} started {found['trials']} trials, not {self.trials}.")
+        self.reports.append(found["reports"])
+        self.cpu_s.append(found["cpu_s"])
+        self.best.append(found["best"])
+
+
+def main() -> None:
+    """Measure, print, write."""
+    started = time.perf_counter()
+    python = _environment()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.npz"
+        np.savez(path, allow_pickle=False, **_numbers())
+        trace = _trace(path)
+        rows, versions = _measure(python, path, trace)
+    _check(rows, trace)
+    facts = _facts(versions, time.perf_counter() - started)
+    table = _table(rows)
+    print("\n" + table)
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.with_suffix(".md").write_text(_page(table, facts), encoding="utf-8")
+    body = json.dumps({**facts, "rows": [_summary(row, rows) for row in rows]}, indent=2)
+    RESULTS.with_suffix(".json").write_text(body + "\n", encoding="utf-8")
+
+
+def _environment() -> Path:
+    """Return the Python of Syne Tune's environment, which is made where it is missing."""
+    python, ready = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "ready"
+    wanted = "\n".join(REQUIREMENTS)
+    if not ready.exists() or ready.read_text() != wanted:
+        print(f"installing {', '.join(REQUIREMENTS)} (once)", file=sys.stderr)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
+        subprocess.run([*pip, *REQUIREMENTS], check=True)
+        ready.write_text(wanted)
+    return python
+
+
+def _numbers() -> Numbers:
+    """Return the table: three hyperparameters and two curves per config, always the same."""
+    rng = np.random.default_rng(20_000)
+    decay, lr = 10 ** rng.uniform(-6, -2, CONFIGS), 10 ** rng.uniform(-5, -1, CONFIGS)
+    # The floor and the speed of a curve depend on how far the config is from the best one.
+    off = ((np.log10(lr) + 3) ** 2 + 0.2 * (np.log10(decay) + 4) ** 2)[:, None] / 4
+    floor = 0.1 + 0.8 * off + 0.05 * rng.random((CONFIGS, 1))
+    speed = 0.02 + 0.2 * rng.random((CONFIGS, 1))
+    noise = 0.01 * rng.standard_normal((CONFIGS, EPOCHS))
+    loss = floor + (2.3 - floor) * np.exp(-speed * np.arange(1, EPOCHS + 1)) + noise
+    seconds = rng.uniform(35, 85, (CONFIGS, 1)) * rng.uniform(0.95, 1.05, (CONFIGS, EPOCHS))
+    return {
+        # Few digits: both sides find a row by its values, and Paceline rounds to 12.
+        "decay": np.array([float(f"{value:.9g}") for value in decay]),
+        "lr": np.array([float(f"{value:.9g}") for value in lr]),
+        "width": rng.integers(16, 1_025, CONFIGS),
+        "loss": loss,
+        "seconds": seconds,
+    }
+
+
+def _trace(path: Path) -> Trace:
+    """Return the table in this file as a trace."""
+    with np.load(path) as table:
+        names = ("decay", "lr", "width")
+        configs = zip(*(table[name].tolist() for name in names), strict=True)
+        curves = zip(configs, table["loss"], table["seconds"], strict=True)
+        runs = [
+            Run(number, dict(zip(names, config, strict=True)), array("d", loss), array("d", s))
+            for number, (config, loss, s) in enumerate(curves)
+        ]
+    header = Header(
+        paceline_trace=VERSION, name="table", metric="loss", mode="min", max_epochs=EPOCHS
+    )
+    return Trace(header, runs)
+
+
+def _measure(python: Path, path: Path, trace: Trace) -> tuple[list[Row], dict[str, str]]:
+    """Run every case; within a repeat, the simulators take turns."""
+    rows, versions = [], {}
+    for case in CASES:
+        mine = [Row(case.slots, case.trials, who) for who in case.who]
+        rows += mine
+        for repeat in range(case.repeats):
+            for row in mine:
+                if row.who == PEER:
+                    found = _run_peer(python, path, case)
+                    versions = found["versions"]
+                else:
+                    found = _run_ours(trace, case, POLICIES[row.who])
+                row.add(found)
+                print(
+                    f"{case.slots:,} slots, {case.trials:,} trials, {repeat + 1}/{case.repeats}: "
+                    f"{row.who}: {row.reports[-1]:,} reports, {row.cpu_s[-1]:.2f} CPU seconds",
+                    file=sys.stderr,
+                )
+    return rows, versions
+
+
+def _run_peer(python: Path, path: Path, case: Case) -> dict[str, Any]:
+    options = {
+        "table": path,
+        "slots": case.slots,
+        "trials": case.trials,
+        "epochs": EPOCHS,
+        "first": FIRST,
+        "eta": ETA,
+        "poll": POLL_S,
+    }
+    script = Path(__file__).with_name("peers_syne_tune.py")
+    flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    done = subprocess.run(
+        [str(python), str(script), *flags],
+        # Whatever it writes all the same goes away with the table.
+        env={**os.environ, "SYNETUNE_FOLDER": str(path.parent)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _run_ours(trace: Trace, case: Case, policy: str) -> dict[str, Any]:
+    simulation = Simulation(
+        source="table", policy=policy, slots=case.slots, trials=case.trials, order="file"
+    )
+    started = time.process_time()
+    result = simulation.run(trace=trace)
+    return {
+        "trials": result.trials_started,
+        "reports": result.reports,
+        "cpu_s": time.process_time() - started,
+        "best": result.best_value,
+    }
+
+
+def _check(rows: list[Row], trace: Trace) -> None:
+    """Refuse figures of a simulation that cannot have come from the table."""
+    for row in rows:
+        known = {value for run in trace.runs[: row.trials] for value in run.values}
+        if not known.issuperset(row.best):
+            raise SystemExit(f"{row.who} found {row.best}: not all of these are in the table.")
+
+
+def _summary(row: Row, rows: list[Row]) -> dict[str, Any]:
+    rates = row.rates
+    rounded = {
+        "median": round(median(rates)),
+        "min": round(min(rates)),
+        "max": round(max(rates)),
+    }
+    ratio = _ratio(row, rows)
+    return {
+        **asdict(row),
+        "reports_per_cpu_s": rounded,
+        "ratio": None if ratio is None else dict(zip(rounded, map(_short, ratio), strict=True)),
+    }
+
+
+def _ratio(row: Row, rows: list[Row]) -> tuple[float, float, float] | None:
+    """Return how many times as quick as the peer: the medians, the least, the most."""
+    for peer in rows:
+        if (peer.slots, peer.trials, peer.who) == (row.slots, row.trials, PEER) and peer is not row:
+            ours, theirs = row.rates, peer.rates
+            return (
+                median(ours) / median(theirs),
+                min(ours) / max(theirs),
+                max(ours) / min(theirs),
+            )
+    return None
+
+
+def _short(number: float) -> float:
+    return round(number, 1 if number < 100 else None)
+
+
+def _table(rows: list[Row]) -> str:
+    """Return the figures as a markdown table that also reads well as text."""
+    lines: list[tuple[str, ...]] = [
+        ("slots", "trials", "simulator", "reports", "reports per CPU second", "times Syne Tune's")
+    ]
+    for row in rows:
+        rates, ratio = row.rates, _ratio(row, rows)
+        lines.append(
+            (
+                f"{row.slots:,}",
+                f"{row.trials:,}",
+                row.who,
+                _span(min(row.reports), max(row.reports)),
+                f"{median(rates):,.0f} ({_span(min(rates), max(rates))})",
+                "" if ratio is None else "{:,} ({:,} to {:,})".format(*map(_short, ratio)),
+            )
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    lines.insert(1, tuple("-" * width for width in widths))
+    return "\n".join(f"| {' | '.join(_padded(line, widths))} |" for line in lines)
+
+
+def _padded(line: tuple[str, ...], widths: list[int]) -> Iterator[str]:
+    return (text.ljust(width) for text, width in zip(line, widths, strict=True))
+
+
+def _span(low: float, high: float) -> str:
+    return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
+
+
+def _facts(versions: dict[str, str], took_s: float) -> dict[str, Any]:
+    return {
+        "command": COMMAND,
+        "date": datetime.now(UTC).date().isoformat(),
+        "took_s": round(took_s),
+        "commit": _commit(),
+        "machine": {
+            "cpu": _cpu(),
+            "cores": os.cpu_count(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "python": platform.python_version(),
+        },
+        "versions": {
+            "paceline": version("paceline"),
+            "numpy": version("numpy"),
+            "msgspec": msgspec.__version__,
+        },
+        "peer_versions": versions,
+        "table": {"configs": CONFIGS, "epochs": EPOCHS},
+        "asha": {"eta": ETA, "first": FIRST, "epochs": EPOCHS},
+        "peer_poll_s": POLL_S,
+    }
+
+
+def _commit() -> str:
+    """Return the commit that was measured, or say that there is none."""
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    done = subprocess.run(git, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "none"
+
+
+def _cpu() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def _page(table: str, facts: dict[str, Any]) -> str:
+    machine, ours, theirs = facts["machine"], facts["versions"], facts["peer_versions"]
+    return PAGE.format(
+        table=table,
+        poll=POLL_S,
+        configs=CONFIGS,
+        epochs=EPOCHS,
+        eta=ETA,
+        first=FIRST,
+        ours=", ".join(f"{name} {number}" for name, number in ours.items()),
+        theirs=", ".join(f"{name} {number}" for name, number in theirs.items()),
+        **machine,
+        **{name: facts[name] for name in ("command", "date", "commit", "took_s")},
+    )
+
+
+PAGE = """\
+# Simulators: Paceline and Syne Tune
+
+Reports handled per second of CPU time, median (least to most) over the repeats. The last column
+divides the medians; in brackets our slowest repeat over its quickest, and our quickest over its
+slowest. Absolute figures belong to the machine; the ratio is the result.
+
+{table}
+
+Command: `{command}` · date: {date} · commit: {commit} · took {took_s} s
+Machine: {cpu}, {cores} cores, {system}, Python {python}
+Versions: {ours}
+Versions of the peer's environment: {theirs}
+
+## What was run
+
+* **One table for both**: {configs:,} synthetic configs of {epochs} epochs, epochs of 33 to 89
+  seconds. A study takes the first so many configs in the table's order and runs to its end: no
+  deadline, no limit on results, no failures, no costs of starting, saving or stopping.
+* **One ASHA for both**: eta {eta}, first rung at epoch {first}, last epoch {epochs}.
+  Syne Tune has the stopping form only: a trial that misses the cut ends. Paceline's is
+  the promoting form of the paper: such a trial waits, and may be taken up again.
+  `asha:drain=false` ends the study when nothing is left to promote: about as many reports as
+  Syne Tune handles, and the fair comparison. `asha` alone, the default, then lets the waiting
+  trials train to the end; most of its reports lie between rungs and are cheap.
+* **One report** is one epoch's result handled by the scheduler, on both sides.
+* **Measured**: CPU time (`time.process_time`), garbage collector on. Of Syne Tune the tuning loop
+  alone, in a fresh process each time; of Paceline all of `Simulation.run`, thus also
+  putting the simulation together and indexing the whole table, some 15 ms.
+* **In turns**: within each repeat first Syne Tune, then Paceline.
+
+Switched off at Syne Tune, or replaced through its public interfaces, to measure its quickest side:
+messages (a silent `TunerLogger`, logging disabled, its closing table of all trials not
+measured), storing of results and the results file (a `SimulatorCallback` that only counts),
+saving of the tuner (`save_tuner=False`), simulated delays (`SimulatorConfig` of zeros),
+pandas for the table (`BlackboxTabular`; a `Blackbox` with a dictionary instead), and the model
+behind random search that is made anew for each suggestion (a queue of configs instead). It looks
+for results each {poll:g} s of simulated time, which is just below the shortest epoch; its default
+of 5 s is slower.
+
+Syne Tune's cost per report grows with the trials of the study (a rung is sorted at each report that
+reaches it, and each round of the loop counts over all trials) and with the slots (each stop
+rebuilds the heap of all events to come). So the ratio grows with both, and the {configs:,}
+trials of the last rows are left to Paceline alone: Syne Tune would take many minutes.
+"""
+
+
+if __name__ == "__main__":
+    main()

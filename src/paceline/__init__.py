@@ -1,0 +1,1 @@
+"""Paceline: the best model your hardware can train before the deadline."""

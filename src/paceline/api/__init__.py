@@ -1,0 +1,1 @@
+"""What users import, and the only place where parts are put together."""

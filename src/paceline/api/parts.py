@@ -1,0 +1,129 @@
+"""Plug-ins by name: `asha:eta=3` on a command line, `Part("asha", {"eta": 3})` in Python.
+
+Knows the built-in parts as a literal table, those of other packages by entry points
+(`paceline.policies` and so on), and any class as `module:Class`. Nothing is imported before it is
+asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Literal, get_type_hints
+
+import msgspec
+
+from paceline.core.errors import SpecError, unknown
+from paceline.core.values import Part, Value
+
+Kind = Literal["policy", "generator", "allocator", "curve model"]
+
+BUILT_IN: dict[Kind, dict[str, str]] = {
+    "policy": {
+        "asha": "paceline.policies.asha:Asha",
+        "fifo": "paceline.policies.fifo:Fifo",
+    },
+    "generator": {
+        "grid": "paceline.generators.grid:Grid",
+        "queued": "paceline.generators.queued:Queued",
+        "random": "paceline.generators.random:Random",
+        "sobol": "paceline.generators.sobol:Sobol",
+    },
+    "allocator": {
+        "fixed": "paceline.allocation.fixed:Fixed",
+    },
+    "curve model": {
+        "last": "paceline.curves.last:Last",
+    },
+}
+
+_GROUPS: dict[Kind, str] = {
+    "policy": "paceline.policies",
+    "generator": "paceline.generators",
+    "allocator": "paceline.allocators",
+    "curve model": "paceline.curve_models",
+}
+
+
+def names(kind: Kind) -> list[str]:
+    """Return every name of this kind that can be asked for."""
+    return sorted({*BUILT_IN[kind], *(point.name for point in entry_points(group=_GROUPS[kind]))})
+
+
+def parse_part(text: str) -> Part:
+    """Return the part written as `name` or `name:key=value,key=value`.
+
+    >>> parse_part("asha:eta=4,drain=false")
+    Part(name='asha', params={'eta': 4, 'drain': False})
+    """
+    name, _, rest = text.strip().partition(":")
+    if ":" not in name and "." in name:
+        # A class of the user's own: `package.module:Class`, parameters after a second colon.
+        class_name, _, rest = rest.partition(":")
+        name = f"{name}:{class_name}"
+    params: dict[str, Value] = {}
+    for pair in filter(None, rest.split(",")):
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise SpecError(
+                f"{text!r} cannot be read at {pair!r}: write parameters as name:key=value,key=value"
+            )
+        params[key.strip()] = _scalar(value.strip())
+    return Part(name, params)
+
+
+def build(kind: Kind, part: Part) -> Any:  # noqa: ANN401 - the caller knows the port
+    """Return the plug-in, made with its parameters; each wrong one is a SpecError."""
+    made = _find(kind, part.name)
+    hints = get_type_hints(made.__init__)
+    known = {
+        name: hints.get(name, Any)
+        for name, parameter in inspect.signature(made).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    given = {}
+    for name, value in part.params.items():
+        if name not in known:
+            raise unknown(f"parameter of {kind} {part.name!r}:", name, known)
+        try:
+            given[name] = msgspec.convert(value, known[name])
+        except msgspec.ValidationError as error:
+            raise SpecError(f"{kind} {part.name!r}: {name}={value!r}: {error}.") from None
+    missing = [
+        name
+        for name, parameter in inspect.signature(made).parameters.items()
+        if parameter.default is inspect.Parameter.empty and name not in given
+    ]
+    if missing:
+        raise SpecError(f"{kind} {part.name!r} needs a value for {', '.join(missing)}.")
+    return made(**given)
+
+
+def _find(kind: Kind, name: str) -> Any:  # noqa: ANN401
+    path = BUILT_IN[kind].get(name)
+    if path is None:
+        for point in entry_points(group=_GROUPS[kind]):
+            if point.name == name:
+                return point.load()
+        path = name if ":" in name else None
+    if path is None:
+        raise unknown(kind, name, names(kind))
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not module.startswith(error.name):
+            raise SpecError(
+                f"{kind} {name!r} needs the package {error.name!r}, which is not installed."
+            ) from None
+        raise SpecError(f"{kind} {name!r}: there is no module {module!r}.") from None
+    except AttributeError:
+        raise SpecError(f"{kind} {name!r}: {module!r} has no {attribute!r}.") from None
+
+
+def _scalar(text: str) -> Value:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return {"True": True, "False": False, "None": None}.get(text, text)

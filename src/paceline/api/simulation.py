@@ -1,0 +1,304 @@
+"""Simulate a study: a trace goes in, a policy schedules it on virtual slots, figures come out.
+
+Knows how to put a spec, brains, a workload and virtual slots together, fresh or from a log. Does
+not know how anything of it works.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import Struct
+
+from paceline.allocation.speedup import parse_speedup
+from paceline.api.parts import build, parse_part
+from paceline.core.decisions import EndCause, Step
+from paceline.core.errors import SpecError
+from paceline.core.events import Opened
+from paceline.core.rng import shuffled, stream
+from paceline.core.values import Budget, Config, Part, Saves, Status, StudySpec, Target
+from paceline.engines.advice import Advice
+from paceline.engines.loop import run
+from paceline.engines.sim.cluster import Cluster, Faults
+from paceline.engines.sim.engine import SimEngine
+from paceline.engines.sim.recorded import Recorded
+from paceline.engines.sim.synthetic import Synthetic, synthetic
+from paceline.engines.sim.traces import read_trace
+from paceline.machine.machine import Brains, Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from paceline.core.ports import Workload
+    from paceline.engines.sim.traces import Trace
+    from paceline.machine.state import StudyState
+
+    Remember = Callable[[Sequence[Step]], None]
+
+
+class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to simulate. Durations are seconds; None leaves a limit out."""
+
+    # A trace file, or a synthetic workload such as `toy` or `families:noise=0.02`.
+    source: str
+    policy: str = "asha"
+    allocator: str = "fixed"
+    curves: str = "last"
+    slots: int = 4
+    target: float | None = None
+    over: int = 1
+    deadline_s: float | None = None
+    slot_seconds: float | None = None
+    # The last epoch; None: the trace's.
+    epochs: int | None = None
+    # At most so many trials; None: all runs of the trace, and 100 of a synthetic workload.
+    trials: int | None = None
+    seed: int = 0
+    order: Literal["shuffled", "file"] = "shuffled"
+    share: bool = False
+    pack: int = 1
+    span: int = 1
+    speedup: str = "linear"
+    interference: float = 0.0
+    # None: what the trace says, or nothing.
+    setup_s: float | None = None
+    save_s: float = 0.0
+    restore_s: float = 0.0
+    forecast_s: float = 0.0
+    save_every_s: float | None = None
+    # The mean time an attempt lives before it fails.
+    mean_life_s: float | None = None
+    retries: int = 3
+    # From these times on there are so many slots.
+    capacity: tuple[tuple[float, int], ...] = ()
+
+    def run(
+        self,
+        *,
+        name: str | None = None,
+        remember: Remember | None = None,
+        watch: Callable[[StudyState], None] | None = None,
+        trace: Trace | None = None,
+    ) -> SimResult:
+        """Simulate to the end. `remember` takes the log, `watch` sees the state as it goes."""
+        return _Simulator(self, name or _default_name(self), trace).run(remember, watch)
+
+    def resume(self, steps: Iterable[Step], *, remember: Remember | None = None) -> SimResult:
+        """Go on where a log of this simulation ends."""
+        log = list(steps)
+        return _Simulator(self, _spec_of(log).name, None).resume(log, remember)
+
+
+class SimResult(Struct, frozen=True, kw_only=True):
+    """What a simulation found. Its JSON is a contract: `docs/json.md`."""
+
+    study: str
+    source: str
+    policy: str
+    allocator: str
+    curves: str
+    slots: int
+    seed: int
+    metric: str
+    mode: str
+    best_value: float | None
+    best_config: Config | None
+    best_trial: int | None
+    best_epoch: int | None
+    target: float | None
+    # None: never reached, or none asked for.
+    time_to_target_s: float | None
+    deadline_s: float | None
+    makespan_s: float
+    slot_seconds: float
+    busy_fraction: float
+    trials_started: int
+    trials_finished: int
+    trials_stopped: int
+    trials_failed: int
+    epochs_trained: int
+    reports: int
+    end: str
+    end_why: str
+    # The only figure that differs between two runs of the same simulation.
+    wall_s: float
+
+
+def simulation_of(log: Sequence[Step]) -> Simulation:
+    """Return the simulation that wrote this log."""
+    event = log[0].event
+    if not isinstance(event, Opened) or "source" not in event.engine:
+        raise SpecError("this study was not simulated: it cannot be resumed by the simulator.")
+    return msgspec.convert(event.engine, Simulation)
+
+
+def brains_of(spec: StudySpec) -> Brains:
+    """Return the brains a spec names."""
+    return Brains(
+        policy=build("policy", spec.policy),
+        generator=build("generator", spec.generator),
+        allocator=build("allocator", spec.allocator),
+    )
+
+
+def _spec_of(log: Sequence[Step]) -> StudySpec:
+    if not log or not isinstance(log[0].event, Opened):
+        raise SpecError("this log is empty: there is nothing to resume.")
+    return log[0].event.spec
+
+
+def _default_name(options: Simulation) -> str:
+    base = Path(options.source).name.removesuffix(".gz").removesuffix(".jsonl")
+    return f"{base}-{options.policy.partition(':')[0]}-s{options.slots}-{options.seed}"
+
+
+class _Simulator:
+    """One simulation, put together."""
+
+    def __init__(self, options: Simulation, name: str, trace: Trace | None) -> None:
+        self._options = options
+        made = None if trace is not None else _synthetic(options)
+        workload: Workload
+        if made is not None:
+            workload, generator = made, Part("random", {"space": made.space})
+            metric, mode, epochs = made.metric, made.mode, made.epochs
+            trials = options.trials or 100
+        else:
+            trace = trace or read_trace(options.source)
+            workload = Recorded(trace, share=options.share)
+            generator = Part("queued", {"configs": _configs(trace, options)})
+            header = trace.header
+            metric, mode, epochs, trials = header.metric, header.mode, header.max_epochs, None
+        self.spec = StudySpec(
+            name=name,
+            metric=metric,
+            mode=mode,
+            epochs=min(epochs, options.epochs) if options.epochs is not None else epochs,
+            policy=parse_part(options.policy),
+            generator=generator,
+            allocator=parse_part(options.allocator),
+            curves=parse_part(options.curves),
+            budget=_budget(options, trials),
+            saves=Saves(options.save_every_s),
+            seed=options.seed,
+            share=options.share,
+            retries=options.retries,
+            pack=options.pack,
+            span=options.span,
+        )
+        brains = brains_of(self.spec)
+        self.machine = Machine(brains)
+        advice = Advice(
+            build("curve model", self.spec.curves), brains.generator, self.machine.state
+        )
+        self.engine = SimEngine(workload, _cluster(options), advice)
+
+    def run(
+        self, remember: Remember | None, watch: Callable[[StudyState], None] | None
+    ) -> SimResult:
+        started = time.perf_counter()
+        engine = msgspec.to_builtins(self._options)
+        first = self.machine.handle(Opened(at=0.0, spec=self.spec, engine=engine))
+        keep = _both(remember, watch, self.machine.state)
+        keep([first])
+        self.engine.apply(first)
+        return self._finish(keep, started)
+
+    def resume(self, log: list[Step], remember: Remember | None) -> SimResult:
+        started = time.perf_counter()
+        self.engine.expect(log)
+        for step in log:
+            # In step with the engine, so that whoever gives advice sees what was known then.
+            self.machine.fold(step)
+            self.engine.replay(step)
+        return self._finish(_both(remember, None, self.machine.state), started)
+
+    def _finish(self, keep: Remember, started: float) -> SimResult:
+        run(self.machine, self.engine, keep)
+        self.engine.close()
+        return _result(self._options, self.machine.state, time.perf_counter() - started)
+
+
+def _synthetic(options: Simulation) -> Synthetic | None:
+    part = parse_part(options.source) if ":" in options.source else Part(options.source)
+    return synthetic(part.name, part.params, options.seed)
+
+
+def _both(
+    remember: Remember | None, watch: Callable[[StudyState], None] | None, state: StudyState
+) -> Remember:
+    if watch is None:
+        return remember or (lambda steps: None)
+
+    def keep(steps: Sequence[Step]) -> None:
+        if remember is not None:
+            remember(steps)
+        watch(state)
+
+    return keep
+
+
+def _configs(trace: Trace, options: Simulation) -> list[Config]:
+    runs = trace.runs
+    if options.order == "shuffled":
+        runs = [runs[i] for i in shuffled(len(runs), stream(options.seed, "order"))]
+    return [run.config for run in runs[: options.trials]]
+
+
+def _budget(options: Simulation, trials: int | None) -> Budget:
+    target = None if options.target is None else Target(options.target, options.over)
+    return Budget(options.deadline_s, target, options.slot_seconds, trials)
+
+
+def _cluster(options: Simulation) -> Cluster:
+    return Cluster(
+        slots=options.slots,
+        setup_s=options.setup_s,
+        save_s=options.save_s,
+        restore_s=options.restore_s,
+        forecast_s=options.forecast_s,
+        save_every_s=options.save_every_s,
+        speed=parse_speedup(options.speedup, options.interference),
+        faults=Faults(mean_life_s=options.mean_life_s, seed=options.seed),
+        capacity=options.capacity,
+    )
+
+
+def _result(options: Simulation, state: StudyState, wall_s: float) -> SimResult:
+    spec, best, end = state.spec, state.best, state.end
+    ended = [trial.ended for trial in state.trials]
+    reached = end is not None and end.cause is EndCause.TARGET
+    there_was = state.capacity_seconds
+    return SimResult(
+        study=spec.name,
+        source=options.source,
+        policy=str(spec.policy),
+        allocator=str(spec.allocator),
+        curves=str(spec.curves),
+        slots=options.slots,
+        seed=options.seed,
+        metric=spec.metric,
+        mode=spec.mode,
+        best_value=None if best is None else spec.sign * state.best_loss,
+        best_config=None if best is None else best.config,
+        best_trial=None if best is None else best.id,
+        best_epoch=None if best is None else state.best_epoch,
+        target=options.target,
+        time_to_target_s=state.now if reached else None,
+        deadline_s=options.deadline_s,
+        makespan_s=state.now,
+        slot_seconds=state.slot_seconds,
+        busy_fraction=state.slot_seconds / there_was if there_was else 0.0,
+        trials_started=len(state.trials),
+        trials_finished=ended.count(Status.FINISHED),
+        trials_stopped=ended.count(Status.STOPPED),
+        trials_failed=ended.count(Status.FAILED),
+        epochs_trained=state.epochs_trained,
+        reports=state.reports,
+        end=end.cause.value if end is not None else "stalled",
+        end_why=end.why if end is not None else "no slot will ever come for those who wait",
+        wall_s=wall_s,
+    )

@@ -1,0 +1,57 @@
+"""What can go wrong, and whose fault it was.
+
+    PacelineError
+    ├── SpecError         the user's mistake: a study, option or argument that cannot be meant
+    ├── TraceError        a trace file that cannot be read, with its line and field
+    ├── StoreError        a store that cannot be opened, found, locked or understood
+    │   └── StudyNotFound     no study of that name in this store
+    ├── LogError          a log that does not decode, or whose entries do not follow each other
+    └── BrokenInvariant   our bug: the state contradicts itself
+
+A trial that fails is not in this tree: it is an event, never an exception.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class PacelineError(Exception):
+    """Everything Paceline raises on purpose. Its text is one sentence for the user."""
+
+
+class SpecError(PacelineError):
+    """The user asked for something that cannot be meant: nothing has been started or written."""
+
+
+class TraceError(PacelineError):
+    """A trace cannot be read; the message names file, line and field."""
+
+
+class StoreError(PacelineError):
+    """A store cannot be opened, locked or understood."""
+
+
+class StudyNotFound(StoreError):
+    """The store holds no study of that name."""
+
+
+class LogError(PacelineError):
+    """A log does not decode, or its entries do not follow from each other."""
+
+
+class BrokenInvariant(PacelineError):
+    """The state contradicts itself: a bug in Paceline, told with its story."""
+
+
+def unknown(kind: str, found: str, known: Iterable[str]) -> SpecError:
+    """Return the error for a name nobody knows, with the nearest known one."""
+    names = sorted(known)
+    near = get_close_matches(found, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    listed = ", ".join(names) if names else "there are none"
+    return SpecError(f"unknown {kind} {found!r}: {hint}(known: {listed})")

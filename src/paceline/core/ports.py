@@ -1,0 +1,369 @@
+"""Ports: what the machine, the loop and the simulator need from whoever plugs in.
+
+Knows the shapes alone. Views are read-only by contract and cheap: reading one copies no history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from paceline.core.decisions import (
+    AskForecast,
+    AskProposal,
+    Close,
+    Cut,
+    End,
+    Entry,
+    Go,
+    Pause,
+    Step,
+    Stop,
+    WakeAt,
+)
+from paceline.core.values import (
+    Config,
+    Forecast,
+    Metrics,
+    Status,
+    StudySpec,
+    TrialId,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from paceline.core.events import AnyEvent, Command
+
+
+class TrialView(Protocol):
+    """A trial as the brains may see it: its reports up to its goal, in losses (lower is better)."""
+
+    @property
+    def id(self) -> TrialId: ...
+    @property
+    def config(self) -> Config: ...
+    @property
+    def epoch(self) -> int:
+        """Epochs seen so far."""
+        ...
+
+    @property
+    def goal(self) -> int: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def alive(self) -> bool:
+        """Whether it may still train: neither finished nor stopped nor failed."""
+        ...
+
+    @property
+    def loss(self) -> float:
+        """The last loss seen; infinite before the first report and where there was no number."""
+        ...
+
+    @property
+    def best_loss(self) -> float: ...
+    @property
+    def losses(self) -> Sequence[float]:
+        """The loss of each epoch seen. A view: no copy is made."""
+        ...
+
+    @property
+    def seconds(self) -> Sequence[float]:
+        """The duration of each epoch seen."""
+        ...
+
+    def metric(self, name: str) -> Sequence[float | None]:
+        """Return any reported metric, as reported, for each epoch seen."""
+        ...
+
+    def origin(self, epoch: int) -> int:
+        """Return a number that is the same for two trials exactly if they share that epoch."""
+        ...
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """The newest answered forecast of this trial."""
+        ...
+
+    @property
+    def failures(self) -> int: ...
+
+
+class StudyView(Protocol):
+    """The study as the brains may see it."""
+
+    @property
+    def spec(self) -> StudySpec: ...
+    @property
+    def now(self) -> float: ...
+    @property
+    def trials(self) -> Sequence[TrialView]:
+        """All trials, by id."""
+        ...
+
+    @property
+    def delivered(self) -> Sequence[TrialView]:
+        """The trials that have seen one more epoch by the entry now being taken."""
+        ...
+
+    @property
+    def departed(self) -> Sequence[TrialView]:
+        """The trials that ended for good by the entry now being taken."""
+        ...
+
+    @property
+    def ready(self) -> Collection[TrialId]:
+        """Trials with a goal ahead and nobody working for them, longest waiting first."""
+        ...
+
+    @property
+    def live(self) -> int:
+        """Trials that are neither finished nor stopped nor failed."""
+        ...
+
+    @property
+    def running(self) -> int:
+        """Attempts that hold slots."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Slots there are, held or free."""
+        ...
+
+    @property
+    def free(self) -> float:
+        """Slots that nobody holds; a shared slot counts by its free share."""
+        ...
+
+    @property
+    def new(self) -> bool:
+        """Whether a new trial may be opened now."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether no new trial will ever be opened again."""
+        ...
+
+    @property
+    def best(self) -> TrialView | None: ...
+    @property
+    def best_loss(self) -> float: ...
+
+
+def sees_nothing(entry: Entry, study: StudyView) -> None:
+    """Be the `see` of a brain without memory: `see = staticmethod(sees_nothing)`."""
+
+
+class Fork(Struct, frozen=True, kw_only=True):
+    """Stop a trial and open one that is `source` up to `epoch` and then has these changes."""
+
+    trial: TrialId
+    source: TrialId
+    epoch: int
+    changes: Config
+    until: int
+    why: str
+
+
+Verdict: TypeAlias = Go | Pause | Cut | Stop | Fork | AskForecast | WakeAt | Close | End
+
+
+class Pick(Struct, frozen=True):
+    """Who gets the free slot. `trial=None` is a new one; `until` its goal from now on."""
+
+    trial: TrialId | None
+    until: int
+    why: str
+
+
+class Policy(Protocol):
+    """Judges trials. Memory grows in `see` alone; the other methods read and never write."""
+
+    def see(self, entry: Entry, study: StudyView) -> None:
+        """Take note of an entry, live and on resume; `study` is the state after it."""
+        ...
+
+    def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        """Say what becomes of trials now that this one has news: a report, a forecast, a wake."""
+        ...
+
+    def next(self, study: StudyView) -> Pick | None:
+        """Say who gets the free slot: a ready trial, a waiting one, a new one, or nobody."""
+        ...
+
+    def admit(self, study: StudyView) -> int | None:
+        """Say how many live trials are worth having; None is no limit."""
+        ...
+
+
+class Generator(Protocol):
+    """Proposes configs."""
+
+    @property
+    def pure(self) -> bool:
+        """Whether proposals are a function of the log, so that replay may ask again."""
+        ...
+
+    def see(self, entry: Entry, study: StudyView) -> None: ...
+
+    def propose(self, number: int, study: StudyView) -> Config | None:
+        """Return the config of this number, counted from 0, or None: there are no more, for ever.
+
+        Randomness comes from `core.rng.stream(study.spec.seed, …)`, named by what it is for.
+        """
+        ...
+
+
+class Demand(Struct, frozen=True):
+    """What one trial could use."""
+
+    trial: TrialId
+    # Epochs up to its goal, times the seconds of an epoch at width 1 where they are known.
+    epochs: int
+    epoch_s: float | None
+    # The width it holds now; 0 where it does not run.
+    width: float
+
+
+class Demands(Protocol):
+    """Who asks for slots, and who holds some."""
+
+    @property
+    def asking(self) -> Demand | None:
+        """The trial that is about to start; None when slots are left over and nobody asks."""
+        ...
+
+    def running(self) -> Iterator[Demand]: ...
+
+
+class Allocator(Protocol):
+    """Turns demands and capacity into widths."""
+
+    def see(self, entry: Entry, study: StudyView) -> None: ...
+
+    def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
+        """Return a width for the asking trial, and for running ones that should change theirs."""
+        ...
+
+
+class History(Struct, frozen=True):
+    """A curve so far, for a curve model: losses and where they come from."""
+
+    losses: Sequence[float]
+    # The epochs whose losses are asked for.
+    horizons: Sequence[int]
+    # The last epoch this trial could reach.
+    epochs: int
+    config: Config
+
+
+class CurveModel(Protocol):
+    """Predicts later values. Batched: many curves a call."""
+
+    def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
+        """Return a forecast for each curve; None where the model has no answer."""
+        ...
+
+
+class Adviser(Protocol):
+    """Answers what is not a function of the log, for an engine to pass on."""
+
+    def forecast(self, ask: AskForecast) -> tuple[Forecast | None, str]:
+        """Return a forecast, or None and why there is none."""
+        ...
+
+    def propose(self, ask: AskProposal) -> Config | None:
+        """Return a config of a generator that is not pure."""
+        ...
+
+
+class Outcome(Struct, frozen=True, gc=False):
+    """What one epoch of simulated training gave."""
+
+    metrics: Metrics
+    seconds: float
+    state: object
+    # The training function returns after this epoch.
+    last: bool = False
+
+
+class Crash(Struct, frozen=True):
+    """Simulated training failed, this long into the epoch."""
+
+    seconds: float
+    note: str
+
+
+class Workload(Protocol):
+    """What the simulator trains: pure arithmetic that can be entered at any state."""
+
+    @property
+    def metric(self) -> str: ...
+
+    def begin(self, config: Config) -> object:
+        """Return the state before the first epoch."""
+        ...
+
+    def setup_s(self, state: object) -> float | None:
+        """Return what starting a process in this state costs; None where it is not known."""
+        ...
+
+    def advance(self, state: object, setting: Config) -> Outcome | Crash:
+        """Train one epoch under these settings.
+
+        A recorded workload refuses settings it never recorded with a SpecError.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """Carries decisions out and brings facts back; the only part that knows the time."""
+
+    @property
+    def now(self) -> float:
+        """Seconds on the study's clock."""
+        ...
+
+    def apply(self, step: Step) -> None:
+        """Carry a step's decisions out; a step that was carried out before does nothing."""
+        ...
+
+    def wait(self) -> Sequence[AnyEvent]:
+        """Return the next facts in order of time; none means that none will ever come."""
+        ...
+
+    def close(self) -> None:
+        """End everything that still runs."""
+        ...
+
+
+class Store(Protocol):
+    """Keeps logs and inboxes. One writer a study; any number of readers."""
+
+    def studies(self) -> Sequence[str]:
+        """Return the names of all studies, oldest first."""
+        ...
+
+    def append(self, study: str, steps: Sequence[Step]) -> None:
+        """Add steps to the end of a study's log: all or none, in order, without a gap."""
+        ...
+
+    def read(self, study: str, after: int = -1) -> Iterator[Step]:
+        """Yield the steps whose number is greater than `after`."""
+        ...
+
+    def post(self, study: str, command: Command) -> int:
+        """Put a command into a study's inbox and return its number."""
+        ...
+
+    def inbox(self, study: str, after: int = 0) -> Sequence[tuple[int, Command]]:
+        """Return the commands numbered above `after`, oldest first."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,199 @@
+"""What a study is described by: configs, budgets, targets, parts, forecasts, the spec.
+
+Knows their shapes and limits. Does not know how any of them is used.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from enum import StrEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from paceline.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TrialId: TypeAlias = int
+AttemptId: TypeAlias = int
+SlotId: TypeAlias = int
+Mode = Literal["min", "max"]
+
+# A hyperparameter's value: anything JSON can hold. A schedule is `{"piecewise": [[0, a], …]}`.
+# `Any` because the type is recursive, and msgspec would check it at every decode.
+Value: TypeAlias = Any
+Config: TypeAlias = dict[str, Value]
+
+# What an attempt says after an epoch; None is a number that was none (NaN, infinity).
+Metrics: TypeAlias = dict[str, float | None]
+
+# The loss of an epoch without a number. It ranks last in every comparison.
+NO_LOSS = math.inf
+
+
+class Status(StrEnum):
+    """Where a trial is on its way. The first three are alive, the last three are for good."""
+
+    # It has a goal ahead and no attempt works for it: found in `study.ready`.
+    READY = "ready"
+    # An attempt works for it, its own or one that trains a prefix it shares.
+    RUNNING = "running"
+    # It stands at its goal with a checkpoint until the policy raises the goal.
+    WAITING = "waiting"
+    # It has trained its last epoch, or its training function returned.
+    FINISHED = "finished"
+    # The policy ended it.
+    STOPPED = "stopped"
+    # It failed more often than the study's retries allow.
+    FAILED = "failed"
+
+
+class Part(Struct, frozen=True, forbid_unknown_fields=True):
+    """The name and parameters of a plug-in: a policy, generator, allocator or curve model."""
+
+    name: str
+    params: dict[str, Value] = {}
+
+    def __str__(self) -> str:
+        params = ",".join(f"{key}={value}" for key, value in self.params.items())
+        return f"{self.name}:{params}" if params else self.name
+
+
+class Target(Struct, frozen=True, forbid_unknown_fields=True):
+    """A value to reach, as the mean of a trial's last `over` reports."""
+
+    value: float
+    over: int = 1
+
+
+class Budget(Struct, frozen=True, forbid_unknown_fields=True):
+    """What may be used. Whichever limit is met first ends the study; None is no limit."""
+
+    # Seconds of the study's own clock, which stands still while no driver runs.
+    deadline_s: float | None = None
+    target: Target | None = None
+    slot_seconds: float | None = None
+    trials: int | None = None
+
+
+class Saves(Struct, frozen=True, forbid_unknown_fields=True):
+    """When checkpoints are written besides stage ends and branches."""
+
+    # Save when this many seconds have passed since the last save; None: never for that reason.
+    every_s: float | None = None
+    # Save at the next epoch end when the study's best value has improved.
+    best: bool = False
+
+
+class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One question put to the system. Written into the log's first entry, never changed."""
+
+    name: str
+    metric: str
+    mode: Mode
+    # The last epoch of every trial.
+    epochs: int
+    policy: Part
+    generator: Part
+    allocator: Part = Part("fixed")
+    curves: Part = Part("last")
+    budget: Budget = Budget()
+    saves: Saves = Saves()
+    seed: int = 0
+    # Trials whose settings agree epoch by epoch are trained once.
+    share: bool = False
+    # How often a trial may fail before it is given up. Lost attempts do not count.
+    retries: int = 3
+    # At most `pack` trials on one slot, at most `span` slots for one trial.
+    pack: int = 1
+    span: int = 1
+
+    def __post_init__(self) -> None:
+        budget, target = self.budget, self.budget.target
+        _need(bool(self.name), "name", self.name, "a study needs a name that is not empty")
+        _need(self.mode in ("min", "max"), "mode", self.mode, "say 'min' or 'max'")
+        _need(self.epochs >= 1, "epochs", self.epochs, "a trial needs at least one epoch")
+        _need(self.retries >= 0, "retries", self.retries, "give 0 or more")
+        _need(self.pack >= 1, "pack", self.pack, "give the trials that may share a slot, 1 or more")
+        _need(self.span >= 1, "span", self.span, "give the slots a trial may hold, 1 or more")
+        for label, limit in (
+            ("deadline_s", budget.deadline_s),
+            ("slot_seconds", budget.slot_seconds),
+            ("trials", budget.trials),
+            ("every_s", self.saves.every_s),
+        ):
+            good = limit is None or (limit > 0 and math.isfinite(limit))
+            _need(good, label, limit, "give a positive number, or leave it out for no limit")
+        if target is not None:
+            _need(math.isfinite(target.value), "target", target.value, "give a finite number")
+            _need(target.over >= 1, "over", target.over, "give the reports to average, 1 or more")
+
+    @property
+    def sign(self) -> float:
+        """+1 where lower is better, -1 where higher is: loss = sign x value."""
+        return 1.0 if self.mode == "min" else -1.0
+
+
+def _need(good: bool, label: str, found: object, rule: str) -> None:
+    if not good:
+        raise SpecError(f"{label}={found!r} cannot be meant: {rule}.")
+
+
+def finite(value: float | None) -> float | None:
+    """Settle a reported number at the door: what is not finite is None from here on."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def loss_of(value: float | None, sign: float) -> float:
+    """Turn a metric so that lower is better; what is not a number ranks last."""
+    return NO_LOSS if value is None or not math.isfinite(value) else sign * value
+
+
+# The levels at which a forecast states its quantiles, dense in the tails where decisions are made.
+LEVELS = (0.005, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.995)
+
+
+class Forecast(Struct, frozen=True):
+    """Where a curve may go: quantiles of the loss at later epochs, never a bare number."""
+
+    # Rising epochs, all later than the curve's last.
+    epochs: tuple[int, ...]
+    # For each epoch the losses at LEVELS, rising.
+    quantiles: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.epochs) != len(self.quantiles) or not self.epochs:
+            raise SpecError("a forecast needs one row of quantiles for each of its epochs")
+        if any(later <= sooner for sooner, later in pairwise(self.epochs)):
+            raise SpecError("a forecast's epochs must rise")
+        for row in self.quantiles:
+            if len(row) != len(LEVELS) or any(high < low for low, high in pairwise(row)):
+                raise SpecError(f"a forecast needs {len(LEVELS)} rising quantiles for each epoch")
+
+    def median(self, epoch: int) -> float:
+        """Return the middle of what the loss may be at that epoch."""
+        return self._row(epoch)[len(LEVELS) // 2]
+
+    def chance(self, epoch: int, loss: float) -> float:
+        """Return the probability that the loss at that epoch is `loss` or lower."""
+        row = self._row(epoch)
+        at = bisect_right(row, loss)
+        if at == 0:
+            return LEVELS[0] / 2 if loss == row[0] else 0.0
+        if at == len(row):
+            return 1.0 if loss > row[-1] else LEVELS[-1]
+        low, high = row[at - 1], row[at]
+        share = (loss - low) / (high - low)
+        return LEVELS[at - 1] + share * (LEVELS[at] - LEVELS[at - 1])
+
+    def _row(self, epoch: int) -> Sequence[float]:
+        try:
+            return self.quantiles[self.epochs.index(epoch)]
+        except ValueError:
+            raise SpecError(
+                f"this forecast says nothing about epoch {epoch}: it covers {self.epochs}"
+            ) from None

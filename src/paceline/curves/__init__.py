@@ -1,0 +1,1 @@
+"""Curve models: where a learning curve may go, as a distribution."""

@@ -1,0 +1,1 @@
+"""The simulator: virtual slots, virtual time, recorded or synthetic training."""

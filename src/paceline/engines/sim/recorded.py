@@ -1,0 +1,75 @@
+"""A recorded trace as a workload: training is looked up.
+
+Knows what was recorded, and refuses settings that never were. Where trials share prefixes, the
+state is the set of runs that agree with all settings so far, and the first of them speaks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from paceline.core.errors import SpecError
+from paceline.core.ports import Outcome
+from paceline.plan.settings import constant, key, setting_at
+
+if TYPE_CHECKING:
+    from paceline.core.values import Config
+    from paceline.engines.sim.traces import Run, Trace
+
+
+class _At(NamedTuple):
+    """The runs this could still be, and how many epochs of them are done."""
+
+    runs: tuple[Run, ...]
+    done: int
+
+
+class Recorded:
+    """Replays a trace's runs."""
+
+    def __init__(self, trace: Trace, *, share: bool = False) -> None:
+        self.metric = trace.header.metric
+        self._share = share
+        self._all = tuple(trace.runs)
+        self._by_config = {key(run.config): run for run in trace.runs}
+
+    def begin(self, config: Config) -> object:
+        if self._share:
+            return _At(self._all, 0)
+        run = self._by_config.get(key(config))
+        if run is None:
+            raise SpecError(f"the trace has no run with config {config}: it can only be replayed.")
+        return _At((run,), 0)
+
+    def setup_s(self, state: object) -> float | None:
+        assert isinstance(state, _At)
+        return state.runs[0].setup_s
+
+    def advance(self, state: object, setting: Config) -> Outcome:
+        assert type(state) is _At
+        runs, done = state
+        if self._share:
+            runs = self._agreeing(runs, done, setting)
+        run = runs[0]
+        value = run.values[done]
+        return Outcome(
+            {self.metric: value if value == value else None},  # NaN is not equal to itself
+            run.seconds[done],
+            _At(runs, done + 1),
+            done + 1 == len(run.values),
+        )
+
+    def _agreeing(self, runs: tuple[Run, ...], done: int, setting: Config) -> tuple[Run, ...]:
+        wanted = key(setting)
+        found = tuple(
+            run
+            for run in runs
+            if len(run.values) > done and key(_setting(run.config, done)) == wanted
+        )
+        if not found:
+            raise SpecError(f"the trace never recorded epoch {done + 1} under {setting}.")
+        return found
+
+
+def _setting(config: Config, epoch: int) -> Config:
+    return config if constant(config) else setting_at(config, epoch)

@@ -1,0 +1,182 @@
+"""Synthetic workloads: training by formula, for tests, demonstrations and forks.
+
+Knows HyperSched's toy curve and a random draw from parametric families with noise, crashes and
+divergence. Unlike a trace, a formula can answer any setting at any epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from paceline.core.errors import SpecError
+from paceline.core.ports import Crash, Outcome
+from paceline.core.rng import stream
+from paceline.core.space import choice, loguniform, uniform
+from paceline.plan.settings import key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from paceline.core.values import Config, Mode
+
+
+class Synthetic(Protocol):
+    """A workload that also knows its space."""
+
+    metric: str
+    mode: Mode
+    epochs: int
+    space: Config
+
+    def begin(self, config: Config) -> object: ...
+    def setup_s(self, state: object) -> float | None: ...
+    def advance(self, state: object, setting: Config) -> Outcome | Crash: ...
+
+
+class _At(NamedTuple):
+    """How many epochs are done, and the noiseless value reached."""
+
+    done: int
+    level: float
+
+
+class Toy:
+    """HyperSched's toy curve (Liaw et al., SoCC 2019): loss = 1/(b0·k/100 + b1/10 + 1/2) + b2/100.
+
+    b0 is exponential with mean 0.1, b1 and b2 are uniform; noise is the absolute value of a normal
+    with standard deviation 0.005; the metric is (2 - loss) / 2.
+    """
+
+    metric = "accuracy"
+    mode: Mode = "max"
+
+    def __init__(self, *, seed: int, epochs: int = 500, epoch_s: float = 0.1) -> None:
+        self.epochs = epochs
+        self.space = {"b0": uniform(0, 1), "b1": uniform(0, 1), "b2": uniform(0, 1)}
+        self._seed = seed
+        self._epoch_s = epoch_s
+
+    def begin(self, config: Config) -> object:
+        return _At(0, 0.0)
+
+    def setup_s(self, state: object) -> float | None:
+        return None
+
+    def advance(self, state: object, setting: Config) -> Outcome | Crash:
+        assert isinstance(state, _At)
+        k = state.done + 1
+        # The space draws b0 as its quantile, so that every dimension is uniform.
+        b0 = -0.1 * math.log(1.0 - min(setting["b0"], 1 - 1e-12))
+        loss = 1.0 / (b0 * k / 100 + 0.1 * setting["b1"] + 0.5) + 0.01 * setting["b2"]
+        noise = abs(stream(self._seed, "noise", _name(setting), k).gauss(0.0, 0.005))
+        value = (2.0 - loss - noise) / 2.0
+        return Outcome({self.metric: _rounded(value)}, self._epoch_s, _At(k, value))
+
+
+def _power(x: float, rate: float) -> float:
+    return 1.0 - math.pow(1.0 + x, -rate)
+
+
+def _exponential(x: float, rate: float) -> float:
+    return 1.0 - math.exp(-rate * x)
+
+
+def _hill(x: float, rate: float) -> float:
+    return x / (x + 1.0 / rate)
+
+
+def _logarithm(x: float, rate: float) -> float:
+    return math.log(1.0 + rate * x) / math.log(1.0 + rate * 100.0)
+
+
+_SHAPES: dict[str, Callable[[float, float], float]] = {
+    "exponential": _exponential,
+    "hill": _hill,
+    "logarithm": _logarithm,
+    "power": _power,
+}
+
+
+class Families:
+    """Saturating curves of four shapes, some of which crash, diverge or never learn."""
+
+    metric = "accuracy"
+    mode: Mode = "max"
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        epochs: int = 100,
+        noise: float = 0.01,
+        crash: float = 0.02,
+        diverge: float = 0.08,
+    ) -> None:
+        if min(noise, crash, diverge) < 0 or crash + diverge > 1:
+            raise SpecError(
+                f"families: noise={noise:g}, crash={crash:g}, diverge={diverge:g} cannot be meant: "
+                "give shares of trials that add up to 1 at most, and a noise of 0 or more."
+            )
+        self.epochs = epochs
+        self.space = {
+            "shape": choice(sorted(_SHAPES)),
+            "start": uniform(0.05, 0.2),
+            "end": uniform(0.1, 0.95),
+            "rate": loguniform(0.05, 2.0),
+            "epoch_s": loguniform(0.5, 4.0),
+            # Below `crash` the trial fails at some epoch, below `crash + diverge` it diverges.
+            "luck": uniform(0, 1),
+        }
+        self._seed = seed
+        self._noise = noise
+        self._crash = crash
+        self._diverge = diverge
+
+    def begin(self, config: Config) -> object:
+        return _At(0, config["start"] if not isinstance(config["start"], dict) else 0.1)
+
+    def setup_s(self, state: object) -> float | None:
+        return None
+
+    def advance(self, state: object, setting: Config) -> Outcome | Crash:
+        assert isinstance(state, _At)
+        k = state.done + 1
+        rng = stream(self._seed, "families", _name(setting), k)
+        seconds = setting["epoch_s"] * (1.0 + 0.05 * rng.random())
+        # The share of its life after which a trial in bad luck goes wrong.
+        fate = stream(self._seed, "fate", _name({"luck": setting["luck"]})).random()
+        doomed = k > fate * self.epochs
+        if doomed and setting["luck"] < self._crash:
+            return Crash(_rounded(seconds / 2), f"simulated crash in epoch {k}")
+        shape, rate = _SHAPES[setting["shape"]], setting["rate"]
+        gain = shape(float(k), rate) - shape(float(k - 1), rate)
+        level = state.level + (setting["end"] - setting["start"]) * gain
+        value = None if doomed and setting["luck"] < self._crash + self._diverge else level
+        if value is not None:
+            value = _rounded(value + self._noise * rng.gauss(0.0, 1.0))
+        return Outcome({self.metric: value}, _rounded(seconds), _At(k, level))
+
+
+_SYNTHETIC = {"families": Families, "toy": Toy}
+
+
+def synthetic(name: str, params: Config, seed: int) -> Synthetic | None:
+    """Return the synthetic workload of that name, or None where there is none."""
+    made = _SYNTHETIC.get(name)
+    if made is None:
+        return None
+    try:
+        workload: Synthetic = made(seed=seed, **params)
+    except TypeError as error:
+        raise SpecError(f"synthetic workload {name!r}: {error}.") from None
+    return workload
+
+
+def _name(setting: Config) -> str:
+    return key(setting).decode()
+
+
+def _rounded(value: float) -> float:
+    # Libraries differ in the last digit of exp and log; the bytes of a simulation must not.
+    return float(f"{value:.12g}")

@@ -1,0 +1,186 @@
+"""Trace files: recorded curves and epoch times of many configs, read strictly and written back.
+
+Knows the format (`docs/trace-format.md`) and what can be wrong with a file. A complaint names the
+file, the line and the field.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from paceline.core.errors import SpecError, TraceError
+from paceline.core.values import Config, Mode
+from paceline.plan.settings import canonical, key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+VERSION = 1
+
+
+class Header(Struct, frozen=True, kw_only=True):
+    """The first line of a trace."""
+
+    paceline_trace: int
+    name: str
+    metric: str
+    mode: Mode
+    max_epochs: int
+    unit: str = "epoch"
+    source: str = ""
+    license: str = ""
+    # A value that few runs reach: a fair goal for comparisons.
+    target: float | None = None
+
+
+class _Line(Struct, frozen=True):
+    """A further line, as it stands in the file."""
+
+    id: int
+    config: dict[str, Any]
+    values: list[float | None]
+    seconds: list[float] | float
+    setup_s: float | None = None
+    seed: int | None = None
+
+
+class Run(Struct, frozen=True):
+    """One recorded training run."""
+
+    id: int
+    # Canonical, with the seed as one of its values where the trace gives one.
+    config: Config
+    # The metric after each epoch; NaN where it was not a number. Arrays: a trace may hold millions.
+    values: array[float]
+    # The duration of each epoch.
+    seconds: array[float]
+    setup_s: float | None = None
+
+
+class Trace(Struct, frozen=True):
+    """A header and its runs."""
+
+    header: Header
+    runs: Sequence[Run]
+
+
+def read_trace(path: str | Path) -> Trace:
+    """Return the trace in this file, or say in one sentence what is wrong with it."""
+    lines = enumerate(_lines(Path(path)), 1)
+    header = _header(path, *next(lines, (1, b"")))
+    runs: list[Run] = []
+    seen: dict[bytes, int] = {}
+    for number, body in lines:
+        if not body.strip():
+            continue
+        run = _run(path, number, body, header)
+        first = seen.setdefault(key(run.config), number)
+        if first != number:
+            raise TraceError(f"{path}:{number}: config and seed are those of line {first} again.")
+        runs.append(run)
+    if not runs:
+        raise TraceError(f"{path}: the trace has a header and no runs: nothing can be simulated.")
+    if all(math.isnan(value) for run in runs for value in run.values):
+        raise TraceError(
+            f"{path}: no run has a number in `values`: nothing can be simulated, every value is "
+            "null."
+        )
+    return Trace(header, runs)
+
+
+def write_trace(path: str | Path, header: Header, runs: Iterable[Run]) -> None:
+    """Write a trace; the same runs always give the same bytes."""
+    encoder = msgspec.json.Encoder()
+    lines = [encoder.encode(header)]
+    for run in runs:
+        line = {
+            "id": run.id,
+            "config": run.config,
+            "values": [None if math.isnan(value) else value for value in run.values],
+            "seconds": list(run.seconds),
+        }
+        if run.setup_s is not None:
+            line["setup_s"] = run.setup_s
+        lines.append(encoder.encode(line))
+    # No file name and no time in the gzip header: both would change the bytes.
+    body = gzip.compress(b"\n".join(lines) + b"\n", mtime=0)
+    Path(path).write_bytes(body)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        raw = path.read_bytes()
+        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except FileNotFoundError:
+        raise TraceError(f"{path}: there is no such file.") from None
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror or error}.") from None
+    except (EOFError, zlib.error):
+        raise TraceError(f"{path}: the gzip data ends early or is damaged.") from None
+    yield from text.splitlines()
+
+
+def _decode(path: str | Path, number: int, body: bytes, kind: type) -> Any:  # noqa: ANN401
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at ")
+        field = where.strip("`").removeprefix("$.")
+        place = f"field {field}: " if field else ""
+        raise TraceError(f"{path}:{number}: {place}{what[:1].lower()}{what[1:]}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}:{number}: not a JSON object: {error}.") from None
+
+
+def _header(path: str | Path, number: int, body: bytes) -> Header:
+    if not body.strip():
+        raise TraceError(f"{path}: the file is empty: a trace starts with a header line.")
+    header: Header = _decode(path, number, body, Header)
+    if header.paceline_trace > VERSION:
+        raise TraceError(
+            f"{path}:{number}: field paceline_trace: format {header.paceline_trace} is newer than "
+            f"{VERSION}, which this version reads: upgrade Paceline."
+        )
+    if header.max_epochs < 1:
+        raise TraceError(
+            f"{path}:{number}: field max_epochs: {header.max_epochs} epochs are none: 1 or more."
+        )
+    return header
+
+
+def _run(path: str | Path, number: int, body: bytes, header: Header) -> Run:
+    line: _Line = _decode(path, number, body, _Line)
+
+    def bad(field: str, what: str) -> TraceError:
+        return TraceError(f"{path}:{number}: field {field}: {what}.")
+
+    count = len(line.values)
+    if count == 0:
+        raise bad("values", "it is empty: a run has at least one epoch")
+    if count > header.max_epochs:
+        raise bad("values", f"{count} epochs are more than max_epochs={header.max_epochs}")
+    seconds = line.seconds if isinstance(line.seconds, list) else [line.seconds] * count
+    if len(seconds) != count:
+        raise bad("seconds", f"{len(seconds)} durations for {count} values")
+    if any(not (s >= 0 and math.isfinite(s)) for s in seconds):
+        raise bad("seconds", "a duration is negative or not finite")
+    if line.setup_s is not None and not (line.setup_s >= 0 and math.isfinite(line.setup_s)):
+        raise bad("setup_s", f"{line.setup_s} is no duration")
+    config = dict(line.config)
+    if line.seed is not None and config.setdefault("seed", line.seed) != line.seed:
+        raise bad("seed", f"{line.seed} is not the config's own seed {config['seed']}")
+    try:
+        settled = canonical(config)
+    except SpecError as error:
+        raise bad("config", str(error).rstrip(".")) from None
+    values = array("d", [math.nan if value is None else value for value in line.values])
+    return Run(line.id, settled, values, array("d", seconds), line.setup_s)

@@ -1,0 +1,1 @@
+"""Generators: where the next config comes from."""

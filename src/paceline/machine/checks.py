@@ -1,0 +1,197 @@
+"""Invariants: what must be true of every state, whatever has happened.
+
+Each check has a name and returns complaints. The test suite runs all of them after every test
+that used a machine; `verify` turns a complaint into BrokenInvariant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.core.errors import BrokenInvariant
+from paceline.core.values import Status
+from paceline.plan.tree import known_on, node_of, shared_until, way
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from paceline.machine.state import StudyState
+
+_DUST = 1e-6
+
+
+def no_slot_is_held_beyond_its_whole(state: StudyState) -> Iterator[str]:
+    """What attempts hold is what the slots say, and never more than there is of one."""
+    held: dict[int, float] = {}
+    for attempt in state.attempts.values():
+        for slot in attempt.slots:
+            held[slot] = held.get(slot, 0.0) + min(attempt.width, 1.0)
+    for slot in held.keys() | state.slots.held.keys():
+        booked, real = state.slots.held.get(slot, 0.0), held.get(slot, 0.0)
+        if abs(booked - real) > _DUST:
+            yield f"slot {slot} is booked {booked:g} and held {real:g}"
+        if real > 1.0 + _DUST:
+            yield f"slot {slot} is held {real:g} times"
+
+
+def idle_slots_are_usable_and_held_by_nobody(state: StudyState) -> Iterator[str]:
+    """Idle: present, not retiring, unheld. Partial: present, not retiring, held in part."""
+    slots = state.slots
+    usable = slots.present - slots.retiring
+    if slots.idle != sorted(usable - slots.held.keys()):
+        yield f"idle slots are {slots.idle}, usable {sorted(usable)}, held {slots.held}"
+    partial = sorted(s for s in usable if 0.0 < slots.held.get(s, 0.0) < 1.0 - _DUST)
+    if slots.partial != partial:
+        yield f"partly held slots are {slots.partial} and should be {partial}"
+
+
+def every_live_trial_with_a_goal_is_ready_or_carried(state: StudyState) -> Iterator[str]:
+    """Nobody who may train is forgotten, and nobody who may not is remembered."""
+    for trial in state.trials:
+        known = known_on(trial.leaf)
+        wants = trial.alive and trial.goal > known
+        ready = trial.id in state.rides.ready
+        if ready and not (trial.alive and trial.goal > trial.epoch):
+            yield f"trial {trial.id} is ready at epoch {trial.epoch} of goal {trial.goal}"
+        if wants and not ready and trial.attempt is None:
+            yield f"trial {trial.id} wants epoch {known + 1} and nobody knows"
+        if ready and trial.attempt is not None:
+            yield f"trial {trial.id} is ready and carried by attempt {trial.attempt.id}"
+        if trial.attempt is not None and not trial.alive:
+            yield f"trial {trial.id} is {trial.status} and carried by attempt {trial.attempt.id}"
+
+
+def attempts_and_their_members_know_each_other(state: StudyState) -> Iterator[str]:
+    """A trial's attempt lists it, and an attempt's members name it."""
+    for trial in state.trials:
+        attempt = trial.attempt
+        if attempt is not None and trial not in attempt.members:
+            yield f"attempt {attempt.id} does not know its trial {trial.id}"
+        if attempt is not None and state.attempts.get(attempt.id) is not attempt:
+            yield f"trial {trial.id} is carried by attempt {attempt.id}, which is gone"
+    for attempt in state.attempts.values():
+        for trial in attempt.members:
+            if trial.attempt is not attempt:
+                yield f"trial {trial.id} does not know its attempt {attempt.id}"
+            together = shared_until(trial.leaf, attempt.trial.leaf)
+            if together < attempt.epoch:
+                yield f"attempt {attempt.id} left trial {trial.id}'s path at epoch {together}"
+
+
+def a_trial_has_seen_what_is_known_and_no_more(state: StudyState) -> Iterator[str]:
+    """Epochs seen are known, and within the goal."""
+    for trial in state.trials:
+        if trial.epoch > known_on(trial.leaf):
+            yield f"trial {trial.id} saw epoch {trial.epoch} of {known_on(trial.leaf)} known"
+        if trial.epoch > trial.goal:
+            yield f"trial {trial.id} saw epoch {trial.epoch} beyond its goal {trial.goal}"
+        if trial.epoch and trial.loss != node_loss(trial.leaf, trial.epoch):
+            yield f"trial {trial.id} remembers another loss than its node at epoch {trial.epoch}"
+
+
+def node_loss(leaf: object, epoch: int) -> float:
+    """Return the loss on the way to a leaf at this epoch."""
+    node = node_of(leaf, epoch)  # type: ignore[var-annotated, arg-type]
+    return node.losses[epoch - node.start - 1]
+
+
+def the_best_is_the_best_seen(state: StudyState) -> Iterator[str]:
+    """No trial has seen a lower loss than the study's best."""
+    lowest = min((min(t.losses, default=t.best_loss) for t in state.trials), default=float("inf"))
+    if lowest != state.best_loss:
+        yield f"the best loss is {state.best_loss!r}, and {lowest!r} was seen"
+
+
+def live_trials_are_counted(state: StudyState) -> Iterator[str]:
+    """The count of live trials and the counters of reports add up."""
+    alive = sum(trial.alive for trial in state.trials)
+    if alive != state.live:
+        yield f"{state.live} trials are counted as live, {alive} are"
+    seen = sum(trial.epoch for trial in state.trials)
+    if seen != state.reports:
+        yield f"{state.reports} reports are counted, {seen} were seen"
+    finished = [t.id for t in state.trials if t.epoch == t.leaf.end and t.ended is None]
+    if finished:
+        yield f"trials {finished} have trained their last epoch and are not finished"
+
+
+def the_tree_is_a_radix_tree(state: StudyState) -> Iterator[str]:
+    """Children start where parents end, under different settings, and hold no gap."""
+    for node in state.tree.nodes():
+        children = (node.children or {}).items()
+        for key, child in children:
+            if child.start != node.end or child.parent is not node:
+                yield f"a child starts at {child.start}, its parent ends at {node.end}"
+            if child.stretches[0][0:2] and child.stretches[0][1] != key:
+                yield f"a child is filed under another setting than its own at {child.start}"
+            if child.losses and node.known < node.end:
+                yield f"epoch {child.start + 1} is known and epoch {node.end} is not"
+        if len(children) == 1 and node.children is not None:
+            yield f"the node at {node.start} has a single child: they should be one"
+        if node.stretches[-1][0] != node.end or node.known > node.end:
+            yield f"the node from {node.start} to {node.end} holds something else"
+
+
+def checkpoints_lie_at_known_epochs(state: StudyState) -> Iterator[str]:
+    """Nothing is saved that was never reported."""
+    for trial in state.trials:
+        for node in way(trial.leaf):
+            for epoch in node.saves or ():
+                if not (node.start < epoch <= node.known or epoch == 0):
+                    yield f"trial {trial.id} has a checkpoint of epoch {epoch}, {node.known} known"
+
+
+def wishes_are_on_the_way(state: StudyState) -> Iterator[str]:
+    """A node lists exactly the live trials that still want an epoch of it or have just passed."""
+    for trial in state.trials:
+        for node in way(trial.leaf):
+            wants = trial.alive and node.end > trial.epoch and node.start < trial.goal
+            wants = wants and trial.goal > trial.epoch
+            if wants and trial not in node.wanted:
+                yield f"trial {trial.id} wants epochs of ({node.start}, {node.end}] unnoticed"
+            if not trial.alive and trial in node.wanted:
+                yield f"trial {trial.id} is {trial.status} and still wants epochs"
+
+
+def after_the_end_nothing_is_asked(state: StudyState) -> Iterator[str]:
+    """Questions are about trials that exist."""
+    for number, epoch in state.asks:
+        if not 0 <= number < len(state.trials) or epoch > state.trials[number].epoch:
+            yield f"a forecast was asked of trial {number} at epoch {epoch}"
+
+
+def statuses_are_what_they_say(state: StudyState) -> Iterator[str]:
+    """Each status means what its description says."""
+    for trial in state.trials:
+        if trial.status is Status.RUNNING and trial.attempt is None:
+            yield f"trial {trial.id} runs without an attempt"
+        if trial.status is Status.READY and trial.goal <= trial.epoch:
+            yield f"trial {trial.id} is ready for nothing"
+
+
+CHECKS: tuple[Callable[[StudyState], Iterator[str]], ...] = (
+    no_slot_is_held_beyond_its_whole,
+    idle_slots_are_usable_and_held_by_nobody,
+    every_live_trial_with_a_goal_is_ready_or_carried,
+    attempts_and_their_members_know_each_other,
+    a_trial_has_seen_what_is_known_and_no_more,
+    the_best_is_the_best_seen,
+    live_trials_are_counted,
+    the_tree_is_a_radix_tree,
+    checkpoints_lie_at_known_epochs,
+    wishes_are_on_the_way,
+    after_the_end_nothing_is_asked,
+    statuses_are_what_they_say,
+)
+
+
+def complaints(state: StudyState) -> list[str]:
+    """Return everything that is wrong with a state, each with the name of the check."""
+    return [f"{check.__name__}: {text}" for check in CHECKS for text in check(state)]
+
+
+def verify(state: StudyState) -> None:
+    """Raise BrokenInvariant if anything is wrong."""
+    found = complaints(state)
+    if found:
+        raise BrokenInvariant("; ".join(found))

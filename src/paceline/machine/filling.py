@@ -1,0 +1,234 @@
+"""Who gets the free slots: ask the policy, the generator and the allocator, then launch.
+
+Knows the order of the questions, and when there is nothing left to ask: then the study is over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from paceline.core import decisions as d
+from paceline.core.ports import Demand, Pick
+from paceline.machine.orders import stage_for
+from paceline.plan.settings import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from paceline.core.decisions import AnyDecision
+    from paceline.core.ports import Allocator, Generator, Policy
+    from paceline.core.values import AttemptId, Config, SlotId, TrialId
+    from paceline.machine.records import Trial
+    from paceline.machine.state import StudyState
+
+# A generator that proposes only what is already known costs nothing and would never end.
+_MOST_IDLE_OPENS = 1000
+
+
+class Decider(Protocol):
+    """What the filler needs of the machine."""
+
+    @property
+    def state(self) -> StudyState: ...
+    def decide(self, decision: AnyDecision) -> None: ...
+    def credit(self, trial: Trial) -> None: ...
+
+
+class Thinkers(Protocol):
+    """What the filler needs of the brains."""
+
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def generator(self) -> Generator: ...
+    @property
+    def allocator(self) -> Allocator: ...
+
+
+class Filler:
+    """Fills free slots after every event. Keeps no machine: a cycle would keep studies alive."""
+
+    def __init__(self, brains: Thinkers) -> None:
+        self._policy = brains.policy
+        self._generator = brains.generator
+        self._allocator = brains.allocator
+
+    def fill(self, machine: Decider) -> None:
+        """Start whoever should start now; slots that nobody asks for go to those who run."""
+        state = machine.state
+        slots = state.slots
+        launched = False
+        while state.end is None and (slots.idle or slots.partial):
+            pick = self._pick(machine)
+            if pick is None or not self._start(machine, pick):
+                break
+            launched = True
+        if not launched and state.end is None and state.attempts:
+            self._spread(machine)
+
+    def _pick(self, machine: Decider) -> Pick | None:
+        state = machine.state
+        most = self._policy.admit(state)
+        wanted = not state.closed and (most is None or state.live < most)
+        if wanted:
+            self._mind_budget(machine)
+        state.new = wanted and not state.closed and self._obtainable(machine)
+        return self._policy.next(state)
+
+    def _mind_budget(self, machine: Decider) -> None:
+        state = machine.state
+        limit = state.spec.budget.trials
+        if limit is not None and len(state.trials) >= limit:
+            why = f"all {limit} trials of the budget are open"
+        elif state.idle_opens >= _MOST_IDLE_OPENS:
+            why = f"the last {state.idle_opens} configs were all known already"
+        else:
+            return
+        machine.decide(d.Close(why=why))
+
+    def _obtainable(self, machine: Decider) -> bool:
+        """Say whether a config can be had now; ask for one where that takes time."""
+        state = machine.state
+        if self._generator.pure or state.offers:
+            return True
+        # One question for each slot that could use the answer, and no more.
+        while len(state.awaited) < state.free:
+            machine.decide(
+                d.AskProposal(number=state.proposals, why="a free slot wants a new trial")
+            )
+        return False
+
+    def _start(self, machine: Decider, pick: Pick) -> bool:
+        """Carry a pick out. False: nothing more fits now."""
+        state = machine.state
+        if pick.trial is None:
+            config = self._config(machine)
+            if config is None:
+                return True  # closed now: ask the policy again
+            number = len(state.trials)
+            until = min(pick.until, state.spec.epochs)
+            machine.decide(d.Open(trial=number, config=config, until=until, why=pick.why))
+        else:
+            number = pick.trial
+            trial = state.trials[number]
+            until = min(pick.until, state.spec.epochs)
+            if trial.alive and until > max(trial.goal, trial.epoch):
+                machine.decide(d.Go(trial=number, until=until, why=pick.why))
+            elif number not in state.ready:
+                return False  # a policy that picks whom nothing can be done for would never stop
+        trial = state.trials[number]
+        if trial.leaf.losses or trial.leaf.parent is not None:
+            machine.credit(trial)
+        if state.end is not None or number not in state.ready:
+            return True
+        return self._launch(machine, trial, pick.why)
+
+    def _config(self, machine: Decider) -> Config | None:
+        state = machine.state
+        if state.offers:
+            return canonical(state.offers[0])  # taken by the Open that follows
+        config = self._generator.propose(state.taken, state)
+        if config is None:
+            machine.decide(d.Close(why="the generator has no more configs"))
+            return None
+        return canonical(config)
+
+    def _launch(self, machine: Decider, trial: Trial, why: str) -> bool:
+        state = machine.state
+        widths = self._allocator.place(_Demands(state, trial), state)
+        width = _clipped(widths.get(trial.id, 1.0), state)
+        slots = state.slots.find(width)
+        if slots is None:
+            return False
+        machine.decide(_launch_of(trial, state.launches, slots, width, why))
+        self._resize(machine, widths)
+        return True
+
+    def _spread(self, machine: Decider) -> None:
+        state = machine.state
+        self._resize(machine, self._allocator.place(_Demands(state, None), state))
+
+    def _resize(self, machine: Decider, widths: Mapping[TrialId, float]) -> None:
+        state = machine.state
+        for number, wanted in widths.items():
+            trial = state.trials[number]
+            attempt = trial.attempt
+            if attempt is None or attempt.trial is not trial or attempt.yielding:
+                continue
+            width = _clipped(wanted, state)
+            if width != attempt.width and not attempt.halting:
+                why = f"the allocator gives it {width:g} slots instead of {attempt.width:g}"
+                machine.decide(d.Resize(attempt=attempt.id, width=width, why=why))
+
+    def watch(self, machine: Decider) -> None:
+        """Ask to be woken when the budget will be spent; end the study if nothing is left."""
+        state = machine.state
+        limit = state.spec.budget.slot_seconds
+        if limit is not None and state.held > 0.0:
+            at = state.now + (limit - state.slot_seconds) / state.held
+            if not any(sooner <= at for sooner, _ in state.wakes):
+                why = f"{limit:g} slot-seconds will be used up then"
+                machine.decide(d.WakeAt(at=at, why=why))
+        if not (state.attempts or state.ready or state.asks or state.awaited):
+            waiting = state.wakes - {(state.spec.budget.deadline_s, None)}
+            if state.capacity > 0 and not waiting:
+                why = f"nothing is left to run: {len(state.trials)} trials were opened"
+                machine.decide(d.End(cause=d.EndCause.QUIET, why=why))
+
+
+def _launch_of(
+    trial: Trial, attempt: AttemptId, slots: tuple[SlotId, ...], width: float, why: str
+) -> d.Launch:
+    start, source, (lead, goal, save_at) = stage_for(trial)
+    return d.Launch(
+        attempt=attempt,
+        trial=lead.id,
+        start=start,
+        source=source,
+        goal=goal,
+        save_at=save_at,
+        slots=slots,
+        width=width,
+        why=why,
+    )
+
+
+class _Demands:
+    """Who asks and who runs, worked out only if somebody looks."""
+
+    __slots__ = ("_state", "_trial")
+
+    def __init__(self, state: StudyState, trial: Trial | None) -> None:
+        self._state = state
+        self._trial = trial
+
+    @property
+    def asking(self) -> Demand | None:
+        return None if self._trial is None else _demand(self._trial, 0.0)
+
+    def running(self) -> Iterator[Demand]:
+        for attempt in self._state.attempts.values():
+            if not attempt.halting:
+                yield _demand(attempt.trial, attempt.width)
+
+
+def _demand(trial: Trial, width: float) -> Demand:
+    seconds = trial.seconds
+    epoch_s = sum(seconds) / len(seconds) if seconds else None
+    return Demand(trial.id, trial.goal - trial.epoch, epoch_s, width)
+
+
+def _clipped(width: float, state: StudyState) -> float:
+    """Return a width that slots can have: whole ones up to all there are, or one over a whole."""
+    if width >= 1.0:
+        return float(min(int(width), max(1, state.capacity)))
+    return 1.0 / round(1.0 / width)
+
+
+def dispensable(state: StudyState, count: int) -> tuple[SlotId, ...]:
+    """Return the slots to give up: idle ones, then those of the youngest attempts; one stays."""
+    count = min(count, state.capacity - 1)
+    young = [slot for number in sorted(state.attempts) for slot in state.attempts[number].slots]
+    order = dict.fromkeys([*reversed(state.slots.idle), *reversed(young)])
+    usable = state.slots.present - state.slots.retiring
+    return tuple(sorted([slot for slot in order if slot in usable][: max(count, 0)]))

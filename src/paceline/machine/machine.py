@@ -1,0 +1,301 @@
+"""The heart: an event goes in, decisions come out, each with its why.
+
+Knows the order of things when something happens: fold the event, ask the policy about whoever has
+news, bring the attempts' orders in line, fill the free slots, end the study when it is over.
+Knows no algorithm: policy, generator and allocator are met through their ports.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from paceline.core import decisions as d
+from paceline.core import events as e
+from paceline.core.decisions import Step
+from paceline.core.ports import Allocator, Fork, Generator, Policy, sees_nothing
+from paceline.machine.filling import Filler, dispensable
+from paceline.machine.orders import order_for
+from paceline.machine.state import StudyState
+from paceline.plan.settings import spliced
+from paceline.plan.tree import known_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from paceline.core.decisions import AnyDecision, Entry
+    from paceline.core.ports import Verdict
+    from paceline.machine.records import Trial
+
+
+class Brains(Struct, frozen=True):
+    """Who thinks for a study."""
+
+    policy: Policy
+    generator: Generator
+    allocator: Allocator
+
+
+class Machine:
+    """A study's state and the brains that think about it."""
+
+    def __init__(self, brains: Brains) -> None:
+        self.state = StudyState()
+        self._policy = brains.policy
+        sees = (brains.policy.see, brains.generator.see, brains.allocator.see)
+        self._sees = tuple(see for see in sees if see is not sees_nothing)
+        self._filler = Filler(brains)
+        self._out: list[AnyDecision] = []
+        # Whether time or slot time is limited, so that every event must be checked against it.
+        self._limited = False
+
+    @property
+    def over(self) -> bool:
+        """Whether the study has ended."""
+        return self.state.end is not None
+
+    def handle(self, event: e.AnyEvent) -> Step:
+        """Take one fact and return it with every decision it causes, already folded in."""
+        state = self.state
+        number = state.number
+        self._out = []
+        self.take(event)
+        if state.end is None and not (self._limited and self._spent()):
+            react = _REACT.get(type(event))
+            if react is not None:
+                react(self, event)
+            if state.end is None:
+                self._settle()
+        return Step(number, event, tuple(self._out))
+
+    def fold(self, step: Step) -> None:
+        """Take a step as it was decided, without deciding anything."""
+        for entry in step.entries:
+            self.take(entry)
+        self.state.rides.touched.clear()
+
+    def take(self, entry: Entry) -> None:
+        """Fold one entry into the state and show it to the brains."""
+        state = self.state
+        state.apply(entry)
+        if type(entry) is e.Opened:
+            budget = entry.spec.budget
+            self._limited = budget.deadline_s is not None or budget.slot_seconds is not None
+        for see in self._sees:
+            see(entry, state)
+
+    def decide(self, decision: AnyDecision) -> None:
+        """Write a decision down and take it."""
+        self._out.append(decision)
+        self.take(decision)
+
+    def credit(self, trial: Trial) -> None:
+        """Give the trial what is already known of its path, judging it after each epoch."""
+        while trial.alive and trial.epoch < trial.goal and self.state.end is None:
+            if known_on(trial.leaf) <= trial.epoch:
+                return
+            self.decide(
+                d.Credit(
+                    trial=trial.id,
+                    epoch=trial.epoch + 1,
+                    why=f"epoch {trial.epoch + 1} under these settings is already trained",
+                )
+            )
+            self._news(trial)
+
+    def _settle(self) -> None:
+        """Bring orders in line and fill what is free, where something can have changed."""
+        state = self.state
+        if state.rides.touched:
+            self._amend()
+        if state.slots.idle or state.slots.partial:
+            self._filler.fill(self)
+            if state.rides.touched:
+                self._amend()
+        if state.end is None and (self._limited or not state.attempts):
+            self._filler.watch(self)
+
+    # What each kind of event asks for
+
+    def _opened(self, event: e.Opened) -> None:
+        deadline = event.spec.budget.deadline_s
+        if deadline is not None:
+            self.decide(d.WakeAt(at=deadline, why="the deadline ends the study"))
+
+    def _reported(self, event: e.Reported) -> None:
+        for trial in self.state.delivered:
+            self._news(trial)
+
+    def _attempt_ended(self, event: e.Ended) -> None:
+        trial = self.state.subject
+        retries = self.state.spec.retries
+        if trial is None or not trial.alive or trial.failures <= retries:
+            return
+        times = "once" if trial.failures == 1 else f"{trial.failures} times"
+        # The note is the user's own error: it is what they need to read.
+        note = f": {event.note}" if event.note else ""
+        why = f"it failed {times} and may be retried {retries} times{note}"
+        self.decide(d.Fail(trial=trial.id, why=why))
+
+    def _subject(self, event: e.Forecasted | e.Woke) -> None:
+        trial = self.state.subject
+        if trial is not None and trial.alive:
+            self._judge(trial)
+
+    def _commanded(self, event: e.Commanded) -> None:
+        match event.command:
+            case e.StopStudy():
+                self._end(d.EndCause.COMMAND, "a command asked for it")
+            case e.ChangeSlots(by=by) if by > 0:
+                self.decide(d.Provide(slots=by, why=f"a command gives {by} more"))
+            case e.ChangeSlots(by=by):
+                going = dispensable(self.state, -by)
+                if going:
+                    self.decide(d.Retire(slots=going, why=f"a command takes {len(going)} away"))
+
+    def _adopted(self, event: e.Adopted) -> None:
+        for trial in self.state.trials:
+            self.credit(trial)
+
+    # What the policy says
+
+    def _news(self, trial: Trial) -> None:
+        """React to one more epoch seen: the target, then the policy."""
+        state = self.state
+        if state.end is None and (state.spec.budget.target is None or not self._reached(trial)):
+            self._judge(trial)
+
+    def _judge(self, trial: Trial) -> None:
+        for verdict in self._policy.judge(trial, self.state):
+            self._carry_out(verdict)
+            if self.state.end is not None:
+                return
+
+    def _carry_out(self, verdict: Verdict) -> None:
+        """Turn a verdict into a decision; one that changes nothing is none."""
+        state = self.state
+        if isinstance(verdict, d.End):
+            self._end(d.EndCause.POLICY, verdict.why)
+        elif isinstance(verdict, d.Close):
+            if not state.closed:
+                self.decide(verdict)
+        elif verdict.trial is None or state.trials[verdict.trial].alive:
+            if isinstance(verdict, Fork):
+                self._fork(verdict)
+            elif isinstance(verdict, d.Go):
+                self._go(verdict)
+            elif isinstance(verdict, d.AskForecast):
+                # Once an epoch: a model that has no answer would be asked for ever.
+                if verdict.epoch > state.trials[verdict.trial].asked:
+                    self.decide(verdict)
+            elif isinstance(verdict, d.Cut):
+                if state.trials[verdict.trial].goal > state.trials[verdict.trial].epoch:
+                    self.decide(verdict)
+            else:
+                self.decide(verdict)
+
+    def _go(self, verdict: d.Go) -> None:
+        until = min(verdict.until, self.state.spec.epochs)
+        trial = self.state.trials[verdict.trial]
+        if until > max(trial.goal, trial.epoch):
+            self.decide(verdict if until == verdict.until else replace(verdict, until=until))
+            self.credit(trial)
+
+    def _fork(self, verdict: Fork) -> None:
+        state = self.state
+        source = state.trials[verdict.source]
+        self.decide(d.Stop(trial=verdict.trial, why=verdict.why))
+        child = len(state.trials)
+        self.decide(
+            d.Open(
+                trial=child,
+                config=spliced(source.config, verdict.epoch, verdict.changes),
+                until=min(verdict.until, state.spec.epochs),
+                source=source.id,
+                branch=verdict.epoch,
+                why=verdict.why,
+            )
+        )
+        self.credit(state.trials[child])
+
+    def _reached(self, trial: Trial) -> bool:
+        spec = self.state.spec
+        target = spec.budget.target
+        if target is None or trial.epoch < target.over:
+            return False
+        recent = (trial.loss,) if target.over == 1 else trial.losses[-target.over :]
+        loss = sum(recent) / target.over
+        if loss > spec.sign * target.value:
+            return False
+        mean = f", mean of the last {target.over} reports," if target.over > 1 else ""
+        self._end(
+            d.EndCause.TARGET,
+            f"trial {trial.id} reached {spec.metric} {spec.sign * loss:.6g}{mean} at epoch "
+            f"{trial.epoch}: the target is {target.value:.6g}",
+        )
+        return True
+
+    # Orders, and the end
+
+    def _amend(self) -> None:
+        """Bring the orders of attempts whose members or goals changed in line."""
+        touched = self.state.rides.touched
+        while touched:
+            attempt = touched.pop(next(iter(touched)))
+            if attempt.id not in self.state.attempts or attempt.halting:
+                continue
+            if not attempt.members and attempt.epoch >= attempt.goal:
+                continue  # it has done its work and is about to end
+            if not attempt.members and not attempt.trial.alive:
+                self.decide(d.Halt(attempt=attempt.id, why="nobody needs it any more"))
+                continue
+            order = order_for(attempt)
+            if order != (attempt.trial, attempt.goal, attempt.save_at):
+                self.decide(
+                    d.Amend(
+                        attempt=attempt.id,
+                        version=attempt.version + 1,
+                        trial=order.trial.id,
+                        goal=order.goal,
+                        save_at=order.save_at,
+                        why=_reason(attempt.goal, order.goal),
+                    )
+                )
+
+    def _spent(self) -> bool:
+        """End the study if its time or its slot time is used up."""
+        state = self.state
+        budget = state.spec.budget
+        if budget.deadline_s is not None and state.now >= budget.deadline_s:
+            self._end(d.EndCause.DEADLINE, f"the deadline of {budget.deadline_s:g} s has come")
+            return True
+        limit = budget.slot_seconds
+        # Sums of many floats: what is used up but for a billionth is used up.
+        if limit is not None and state.slot_seconds >= limit * (1 - 1e-9):
+            self._end(d.EndCause.SLOT_SECONDS, f"{limit:g} slot-seconds are used up")
+            return True
+        return False
+
+    def _end(self, cause: d.EndCause, why: str) -> None:
+        self.decide(d.End(cause=cause, why=why))
+
+
+def _reason(before: int, after: int) -> str:
+    if after > before:
+        return f"its goal moved on from epoch {before} to {after}"
+    if after < before:
+        return f"its goal moved back from epoch {before} to {after}"
+    return "somebody needs another checkpoint or path"
+
+
+_REACT: dict[type, Callable[[Machine, Any], None]] = {
+    e.Opened: Machine._opened,
+    e.Reported: Machine._reported,
+    e.Ended: Machine._attempt_ended,
+    e.Forecasted: Machine._subject,
+    e.Woke: Machine._subject,
+    e.Commanded: Machine._commanded,
+    e.Adopted: Machine._adopted,
+}

@@ -1,0 +1,68 @@
+"""The order an attempt should have, given what its members want.
+
+Knows goals, branches and who leads. Pure arithmetic: the machine compares the answer with the
+order the attempt has, and amends it where they differ.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from paceline.machine.rides import riders
+from paceline.plan.tree import known_on, saved_on, shared_until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.core.values import AttemptId
+    from paceline.machine.records import Attempt, Trial
+
+
+class Order(NamedTuple):
+    """Follow this trial's path up to this epoch, and save at these on the way."""
+
+    trial: Trial
+    goal: int
+    save_at: tuple[int, ...]
+
+
+class Stage(NamedTuple):
+    """Where a new attempt for a trial would start, and its first order."""
+
+    start: int
+    source: AttemptId | None
+    order: Order
+
+
+def stage_for(trial: Trial) -> Stage:
+    """Return what to launch for a ready trial: from its latest checkpoint to its goal."""
+    saved = saved_on(trial.leaf, known_on(trial.leaf))
+    start, source = saved if saved is not None else (0, None)
+    return Stage(start, source, _order(riders(trial, start), trial, start))
+
+
+def order_for(attempt: Attempt) -> Order:
+    """Return the order that serves the attempt's members from here on."""
+    epoch = attempt.epoch
+    if attempt.yielding or not attempt.members:
+        return Order(attempt.trial, min(attempt.goal, epoch), ())
+    lead = attempt.trial
+    if lead not in attempt.members:
+        # The leader has what it wanted, or is gone: the one with furthest to go leads on.
+        lead = max(attempt.members, key=lambda trial: (trial.goal, -trial.id))
+    return _order(attempt.members, lead, epoch)
+
+
+def _order(members: Sequence[Trial], lead: Trial, epoch: int) -> Order:
+    if len(members) == 1:
+        return Order(lead, max(lead.goal, epoch), ())
+    goal = max(lead.goal, epoch)
+    branches = set()
+    for trial in members:
+        if trial is not lead:
+            together = shared_until(trial.leaf, lead.leaf)
+            goal = max(goal, min(trial.goal, together))
+            if trial.goal > together >= epoch:
+                branches.add(together)
+    # The goal itself is saved in any case.
+    return Order(lead, goal, tuple(sorted(branch for branch in branches if branch < goal)))

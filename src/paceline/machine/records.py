@@ -1,0 +1,182 @@
+"""Trial and Attempt as the state keeps them.
+
+Knows their fields and what can be read off them. They change in `state.py` alone; everybody else
+sees them through the read-only views of `core.ports`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias, overload
+
+from paceline.core.values import NO_LOSS, Config, Forecast, SlotId, Status, TrialId
+from paceline.plan.tree import Node, node_of, way
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from paceline.core.values import AttemptId
+
+Leaf: TypeAlias = "Node[Trial, Attempt]"
+
+
+class Trial:
+    """One config on its way to its last epoch. Sees its path's reports up to its goal."""
+
+    __slots__ = (
+        "asked",
+        "attempt",
+        "best_epoch",
+        "best_loss",
+        "config",
+        "ended",
+        "epoch",
+        "failures",
+        "forecast",
+        "goal",
+        "id",
+        "leaf",
+        "loss",
+        "opened_at",
+        "sign",
+        "source",
+    )
+
+    def __init__(self, number: TrialId, config: Config, leaf: Leaf, sign: float) -> None:
+        self.id = number
+        self.config = config
+        self.leaf = leaf
+        self.sign = sign
+        self.opened_at = 0.0
+        # The trial it was forked from.
+        self.source: TrialId | None = None
+        self.epoch = 0
+        self.goal = 0
+        self.loss = NO_LOSS
+        self.best_loss = NO_LOSS
+        self.best_epoch = 0
+        self.failures = 0
+        # How it ended for good; None while it lives.
+        self.ended: Status | None = None
+        # Who trains for it now: its own attempt, or one on a prefix it shares.
+        self.attempt: Attempt | None = None
+        self.forecast: Forecast | None = None
+        # The last epoch at which a forecast was asked for.
+        self.asked = 0
+
+    @property
+    def alive(self) -> bool:
+        return self.ended is None
+
+    @property
+    def status(self) -> Status:
+        if self.ended is not None:
+            return self.ended
+        if self.attempt is not None:
+            return Status.RUNNING
+        return Status.READY if self.goal > self.epoch else Status.WAITING
+
+    @property
+    def losses(self) -> Sequence[float]:
+        return self._column(lambda node: node.losses)
+
+    @property
+    def seconds(self) -> Sequence[float]:
+        return self._column(lambda node: node.seconds)
+
+    def metric(self, name: str) -> Sequence[float | None]:
+        """Return a reported metric for each epoch seen; None where it was not a number."""
+        values: list[float | None] = []
+        for node in reversed(list(way(self.leaf))):
+            if node.extra is None:
+                values += (None if loss == NO_LOSS else self.sign * loss for loss in node.losses)
+            else:
+                values += (metrics.get(name) for metrics in node.extra)
+        return values[: self.epoch]
+
+    def origin(self, epoch: int) -> int:
+        return node_of(self.leaf, epoch).birth
+
+    def _column(self, column: Callable[[Leaf], Sequence[float]]) -> Sequence[float]:
+        leaf = self.leaf
+        if leaf.parent is None and len(leaf.losses) == self.epoch:
+            return column(leaf)
+        return Curve([column(node) for node in reversed(list(way(leaf)))], self.epoch)
+
+
+class Attempt:
+    """One life of a process, or gang of processes, executing stages."""
+
+    __slots__ = (
+        "epoch",
+        "goal",
+        "halting",
+        "id",
+        "launched_at",
+        "members",
+        "save_at",
+        "slots",
+        "start",
+        "trial",
+        "version",
+        "width",
+        "yielding",
+    )
+
+    def __init__(self, number: AttemptId, trial: Trial, start: int) -> None:
+        self.id = number
+        # Whose path it follows.
+        self.trial = trial
+        self.start = start
+        # The last epoch it has reported.
+        self.epoch = start
+        self.goal = start
+        self.save_at: tuple[int, ...] = ()
+        self.version = 0
+        self.slots: tuple[SlotId, ...] = ()
+        self.width = 0.0
+        self.launched_at = 0.0
+        # The trials it trains for. Empty once all have what they wanted.
+        self.members: tuple[Trial, ...] = ()
+        # It was told to end at once: nobody may join it any more.
+        self.halting = False
+        # It must save and go at its next epoch end, because its slots or its width change.
+        self.yielding = False
+
+    @property
+    def parked(self) -> bool:
+        """Whether it is about to save at its last epoch."""
+        return self.epoch >= self.goal or self.epoch in self.save_at
+
+
+class Curve(Sequence[float]):
+    """The first `length` numbers of several columns, read in place."""
+
+    __slots__ = ("_columns", "_length")
+
+    def __init__(self, columns: list[Sequence[float]], length: int) -> None:
+        self._columns = columns
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[float]:
+        return islice((number for column in self._columns for number in column), self._length)
+
+    @overload
+    def __getitem__(self, index: int) -> float: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[float]: ...
+    def __getitem__(self, index: int | slice) -> float | Sequence[float]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        at = index + self._length if index < 0 else index
+        if not 0 <= at < self._length:
+            raise IndexError(f"epoch {index} of a curve of {self._length}")
+        for column in self._columns:
+            if at < len(column):
+                return column[at]
+            at -= len(column)
+        raise IndexError(f"epoch {index} of a curve of {self._length}")  # pragma: no cover

@@ -1,0 +1,158 @@
+"""Who trains for whom: a trial's goal becomes wishes on nodes, and wishes find an attempt.
+
+Knows the tree, the trials and the running attempts. A trial with a goal ahead is either carried
+by an attempt whose path it shares, or ready to be launched. Does not know slots or policies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from paceline.plan.tree import known_on, node_of, saved_on, shared_until, way
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from paceline.core.values import TrialId
+    from paceline.machine.records import Attempt, Leaf, Trial
+
+T = TypeVar("T")
+
+
+class Rides:
+    """Ready trials, carried trials, and the attempts whose order may have to change."""
+
+    __slots__ = ("ready", "touched")
+
+    def __init__(self) -> None:
+        # Longest waiting first.
+        self.ready: dict[TrialId, None] = {}
+        # Attempts whose members or goals changed since their orders were last looked at.
+        self.touched: dict[int, Attempt] = {}
+
+    def want(self, trial: Trial) -> None:
+        """Put the trial's wish for every epoch up to its goal on the tree, and find a ride."""
+        for node in _stretch(trial):
+            if trial not in node.wanted:
+                node.wanted += (trial,)
+        if trial.attempt is not None:
+            self.touched[trial.attempt.id] = trial.attempt
+        elif trial.id not in self.ready:
+            self.attach(trial)
+
+    def forget(self, trial: Trial) -> None:
+        """Take the trial's wishes back: it has what it wanted, or wants nothing any more."""
+        for node in way(trial.leaf):
+            if trial in node.wanted:
+                node.wanted = _without(node.wanted, trial)
+        self.ready.pop(trial.id, None)
+        if trial.attempt is not None:
+            self._detach(trial, trial.attempt)
+
+    def attach(self, trial: Trial) -> None:
+        """Let a running attempt carry the trial, or make it ready."""
+        known = known_on(trial.leaf)
+        if trial.goal <= known:
+            return  # it only has to be credited with what is known
+        attempt = _carrier(trial, known)
+        if attempt is None:
+            self.ready[trial.id] = None
+        else:
+            trial.attempt = attempt
+            attempt.members += (trial,)
+            self.touched[attempt.id] = attempt
+
+    def board(self, attempt: Attempt) -> None:
+        """Begin an attempt: its own trial, and every ready one whose next epochs it trains."""
+        trial = attempt.trial
+        self.station(attempt)
+        for rider in riders(trial, attempt.start):
+            self.ready.pop(rider.id, None)
+            rider.attempt = attempt
+            attempt.members += (rider,)
+
+    def station(self, attempt: Attempt) -> None:
+        """Note where the attempt is, so that trials that pass there can find it."""
+        leaf = attempt.trial.leaf
+        for node in way(leaf):
+            if attempt in node.runners:
+                node.runners = _without(node.runners, attempt)
+        ahead = attempt.epoch if attempt.parked else attempt.epoch + 1
+        if not attempt.halting and ahead <= leaf.end:
+            node_of(leaf, max(ahead, 1)).runners += (attempt,)
+
+    def follow(self, attempt: Attempt, trial: Trial) -> None:
+        """Let the attempt go on along another trial's path, which agrees with all it has done."""
+        for node in way(attempt.trial.leaf):
+            if attempt in node.runners:
+                node.runners = _without(node.runners, attempt)
+        attempt.trial = trial
+        self.station(attempt)
+
+    def release(self, attempt: Attempt) -> None:
+        """End what the attempt did for its members; each looks for another ride."""
+        for node in way(attempt.trial.leaf):
+            if attempt in node.runners:
+                node.runners = _without(node.runners, attempt)
+        members, attempt.members = attempt.members, ()
+        for trial in members:
+            trial.attempt = None
+            self.attach(trial)
+
+    def part(self, attempt: Attempt, epoch: int) -> None:
+        """At a save, let go the trials whose path leaves the attempt's there."""
+        lead = attempt.trial
+        leaving = [
+            trial
+            for trial in attempt.members
+            if trial is not lead and shared_until(trial.leaf, lead.leaf) == epoch < trial.goal
+        ]
+        for trial in leaving:
+            self._detach(trial, attempt)
+            self.attach(trial)
+
+    def _detach(self, trial: Trial, attempt: Attempt) -> None:
+        trial.attempt = None
+        attempt.members = _without(attempt.members, trial)
+        self.touched[attempt.id] = attempt
+
+
+def riders(trial: Trial, start: int) -> list[Trial]:
+    """Return the trial and the ready ones that an attempt on its path from `start` would carry."""
+    leaf = trial.leaf
+    found = [trial]
+    if leaf.parent is None and leaf.wanted == (trial,):
+        return found
+    for node in way(leaf):
+        if node.end > start:
+            found += (
+                other
+                for other in node.wanted
+                if other.attempt is None and other.epoch < node.end and other not in found
+            )
+    return found
+
+
+def _carrier(trial: Trial, known: int) -> Attempt | None:
+    leaf = trial.leaf
+    if leaf.parent is None:
+        return leaf.runners[0] if leaf.runners else None
+    for node in way(node_of(leaf, known + 1)):
+        if node.runners:
+            attempt = max(node.runners, key=lambda attempt: (attempt.epoch, -attempt.id))
+            saved = saved_on(leaf, known)
+            # An attempt that retrains what is known is worth waiting for only if it is ahead of
+            # the checkpoint the trial could start from.
+            if node.end > known or saved is None or saved[0] <= attempt.epoch:
+                return attempt
+    return None
+
+
+def _stretch(trial: Trial) -> Iterator[Leaf]:
+    for node in way(trial.leaf):
+        if node.end > trial.epoch and node.start < trial.goal:
+            yield node
+
+
+def _without(items: tuple[T, ...], item: T) -> tuple[T, ...]:
+    return () if len(items) == 1 else tuple(other for other in items if other is not item)

@@ -1,0 +1,451 @@
+"""The study's state: a fold of its log, changed by `apply(entry)` and by nothing else.
+
+Knows everything the log says and nothing more: two states that have taken the same entries are
+equal. Brains read it through the views of `core.ports`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from paceline.core import decisions as d
+from paceline.core import events as e
+from paceline.core.errors import LogError
+from paceline.core.values import NO_LOSS, Config, Metrics, Status, StudySpec, TrialId, loss_of
+from paceline.machine.records import Attempt, Trial
+from paceline.machine.rides import Rides
+from paceline.machine.slots import Slots
+from paceline.plan.settings import stretches
+from paceline.plan.tree import Node, Tree, node_of, shared_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from paceline.core.decisions import Entry
+
+
+class StudyState:
+    """All that is known of a study. Give it entries; read the rest."""
+
+    spec: StudySpec
+    tree: Tree[Trial, Attempt]
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        # The number of the next entry.
+        self.number = 0
+        self.trials: list[Trial] = []
+        self.live = 0
+        self.attempts: dict[int, Attempt] = {}
+        self.launches = 0
+        self.slots = Slots()
+        self.rides = Rides()
+        self.delivered: Sequence[Trial] = ()
+        self.departed: Sequence[Trial] = ()
+        # The trial that the last forecast, wake or failure was about; None where it came unasked.
+        self.subject: Trial | None = None
+        # Set by the machine before it asks the policy who is next; no part of the fold.
+        self.new = False
+        self.asks: dict[tuple[TrialId, int], d.AskForecast] = {}
+        # Configs taken from the generator; forked trials take none.
+        self.taken = 0
+        self.proposals = 0
+        self.awaited: set[int] = set()
+        self.offers: deque[Config] = deque()
+        self.wakes: set[tuple[float, TrialId | None]] = set()
+        self.inbox = 0
+        self.best: Trial | None = None
+        self.best_loss = NO_LOSS
+        self.best_epoch = 0
+        self.closed = False
+        self.end: d.End | None = None
+        # Epochs executed; reports seen by trials (more than that where prefixes are shared);
+        # epochs trained again after a crash, and those of them that gave another number;
+        # reports that came late, twice or out of order.
+        self.epochs_trained = 0
+        self.reports = 0
+        self.repeats = 0
+        self.mismatches = 0
+        self.strays = 0
+        # Trials opened in a row that needed no training, because all was known.
+        self.idle_opens = 0
+        # Slot time of attempts that have ended, and what is needed to add those that have not.
+        self._past_slot_s = 0.0
+        self._held = 0.0
+        self._held_since = 0.0
+        # Slot time there was up to the last change of capacity.
+        self._past_capacity_s = 0.0
+        self._capacity_since = 0.0
+        self._sign = 1.0
+        self._metric = ""
+
+    @property
+    def ready(self) -> Collection[TrialId]:
+        return self.rides.ready.keys()
+
+    @property
+    def running(self) -> int:
+        return len(self.attempts)
+
+    @property
+    def capacity(self) -> int:
+        return self.slots.capacity
+
+    @property
+    def free(self) -> float:
+        return self.slots.free
+
+    @property
+    def held(self) -> float:
+        """The width of everything that runs."""
+        return self._held
+
+    @property
+    def slot_seconds(self) -> float:
+        """Slot time used so far, running attempts included."""
+        return self._past_slot_s + self._held * self.now - self._held_since
+
+    @property
+    def capacity_seconds(self) -> float:
+        """Slot time there was so far, used or not."""
+        return self._past_capacity_s + self.slots.capacity * (self.now - self._capacity_since)
+
+    def apply(self, entry: Entry) -> None:
+        """Take one entry."""
+        self.delivered = self.departed = ()
+        _FOLD[type(entry)](self, entry)
+        self.number += 1
+
+    # Events
+
+    def _opened(self, event: e.Opened) -> None:
+        if self.number:
+            raise LogError("a log was opened twice: its second Opened is not its first entry.")
+        self.spec = event.spec
+        self.tree = Tree(event.spec.epochs)
+        self._sign = event.spec.sign
+        self._metric = event.spec.metric
+
+    def _clock(self, event: e.Resumed) -> None:
+        self._tick(event.at)
+
+    def _tick(self, at: float) -> None:
+        if at > self.now:
+            self.now = at
+
+    def _reported(self, event: e.Reported) -> None:
+        if event.at > self.now:
+            self.now = event.at
+        attempt = self.attempts.get(event.attempt)
+        epoch = event.epoch
+        if attempt is None or epoch != attempt.epoch + 1 or self.end is not None:
+            self.strays += 1
+            return
+        leaf = attempt.trial.leaf
+        if epoch > leaf.end:
+            self.strays += 1
+            return
+        attempt.epoch = epoch
+        self.epochs_trained += 1
+        node = leaf if epoch > leaf.start else node_of(leaf, epoch)
+        loss = loss_of(event.metrics.get(self._metric), self._sign)
+        at = epoch - node.start - 1
+        if at == len(node.losses):
+            self._learn(node, event.metrics, event.seconds, loss)
+            wanted = node.wanted
+            if len(wanted) != 1:
+                wanted = tuple(t for t in wanted if t.epoch == epoch - 1 and t.goal >= epoch)
+            elif wanted[0].epoch != epoch - 1 or wanted[0].goal < epoch:
+                wanted = ()
+            for trial in wanted:
+                self._deliver(trial, epoch, loss)
+            self.delivered = wanted
+        else:
+            self.repeats += 1
+            self.mismatches += node.losses[at] != loss
+        if epoch == node.end and epoch < leaf.end:
+            self.rides.station(attempt)
+
+    def _learn(
+        self, node: Node[Trial, Attempt], metrics: Metrics, seconds: float, loss: float
+    ) -> None:
+        if len(metrics) > 1 and node.extra is None:
+            metric, sign = self._metric, self._sign
+            node.extra = [{metric: None if x == NO_LOSS else sign * x} for x in node.losses]
+        node.losses.append(loss)
+        node.seconds.append(seconds)
+        if node.extra is not None:
+            node.extra.append(metrics)
+
+    def _deliver(self, trial: Trial, epoch: int, loss: float) -> None:
+        self.reports += 1
+        trial.epoch = epoch
+        trial.loss = loss
+        if loss < trial.best_loss:
+            trial.best_loss = loss
+            trial.best_epoch = epoch
+            if loss < self.best_loss:
+                self.best, self.best_loss, self.best_epoch = trial, loss, epoch
+        if epoch == trial.leaf.end:
+            self._over(trial, Status.FINISHED)
+        elif epoch == trial.goal:
+            self.rides.forget(trial)
+
+    def _saved(self, event: e.Saved) -> None:
+        self._tick(event.at)
+        attempt = self.attempts.get(event.attempt)
+        if attempt is None or not attempt.start <= event.epoch <= attempt.epoch:
+            return
+        node = node_of(attempt.trial.leaf, max(event.epoch, 1))
+        if node.saves is None:
+            node.saves = {}
+        node.saves[event.epoch] = attempt.id
+        self._settle_save(attempt, event.epoch)
+
+    def _missed(self, event: e.Missed) -> None:
+        self._tick(event.at)
+        attempt = self.attempts.get(event.attempt)
+        if attempt is not None:
+            self._settle_save(attempt, event.epoch)
+
+    def _settle_save(self, attempt: Attempt, epoch: int) -> None:
+        attempt.save_at = tuple(other for other in attempt.save_at if other != epoch)
+        if attempt.trial.leaf.parent is not None:
+            # It is past the branch now: nobody who leaves there may find it again.
+            self.rides.station(attempt)
+        if len(attempt.members) > 1 or (attempt.members and attempt.members[0] != attempt.trial):
+            self.rides.part(attempt, epoch)
+
+    def _attempt_ended(self, event: e.Ended) -> None:
+        self._tick(event.at)
+        attempt = self.attempts.pop(event.attempt, None)
+        self.subject = None
+        if attempt is None:
+            return
+        self.slots.release(attempt.slots, attempt.width)
+        self._past_slot_s += attempt.width * (self.now - attempt.launched_at)
+        self._held -= attempt.width
+        self._held_since -= attempt.width * attempt.launched_at
+        if not self.attempts:
+            self._held = self._held_since = 0.0  # no dust from adding and subtracting shares
+        self.subject = attempt.trial
+        if event.cause is e.Cause.FAILED:
+            attempt.trial.failures += 1
+        elif event.cause is e.Cause.FINISHED:
+            lead = attempt.trial
+            for trial in {lead.id: lead, **{other.id: other for other in attempt.members}}.values():
+                if trial.alive and shared_until(trial.leaf, lead.leaf) > attempt.epoch:
+                    self._over(trial, Status.FINISHED)
+        self.rides.release(attempt)
+
+    def _forecasted(self, event: e.Forecasted) -> None:
+        self._tick(event.at)
+        self.subject = None
+        if self.asks.pop((event.trial, event.epoch), None) is not None:
+            self.subject = self.trials[event.trial]
+            if event.forecast is not None:
+                self.subject.forecast = event.forecast
+
+    def _proposed(self, event: e.Proposed) -> None:
+        self._tick(event.at)
+        if event.number not in self.awaited:
+            return
+        self.awaited.discard(event.number)
+        if event.config is None:
+            self.closed = True
+        else:
+            self.offers.append(event.config)
+
+    def _capacity(self, event: e.CapacityChanged) -> None:
+        self._tick(event.at)
+        self._count_capacity()
+        self.slots.change(event.slots)
+
+    def _count_capacity(self) -> None:
+        """Settle the slot time there was, before the number of slots changes."""
+        self._past_capacity_s = self.capacity_seconds
+        self._capacity_since = self.now
+
+    def _woke(self, event: e.Woke) -> None:
+        self._tick(event.at)
+        self.subject = None
+        if (event.at, event.trial) in self.wakes:
+            self.wakes.discard((event.at, event.trial))
+            self.subject = None if event.trial is None else self.trials[event.trial]
+
+    def _commanded(self, event: e.Commanded) -> None:
+        self._tick(event.at)
+        self.inbox = max(self.inbox, event.number)
+
+    def _adopted(self, event: e.Adopted) -> None:
+        self._tick(event.at)
+        if not self.spec.share:
+            return
+        leaf = self.tree.insert(stretches(event.config, self.spec.epochs))
+        for epoch, (metrics, seconds) in enumerate(
+            zip(event.metrics, event.seconds, strict=True), 1
+        ):
+            node = node_of(leaf, epoch)
+            # Whoever waits for these epochs is credited with them, one judged epoch at a time.
+            if epoch == node.known + 1:
+                self._learn(node, metrics, seconds, loss_of(metrics.get(self._metric), self._sign))
+
+    # Decisions about trials
+
+    def _open(self, decision: d.Open) -> None:
+        if decision.trial != len(self.trials):
+            raise LogError(f"trial {decision.trial} was opened out of turn.")
+        spec = self.spec
+        if spec.share:
+            leaf = self.tree.insert(stretches(decision.config, spec.epochs))
+        else:
+            leaf = self.tree.alone()
+        trial = Trial(decision.trial, decision.config, leaf, self._sign)
+        trial.opened_at = self.now
+        trial.source = decision.source
+        self.trials.append(trial)
+        self.live += 1
+        if decision.source is None:
+            self.taken += 1
+            if self.offers:
+                self.offers.popleft()
+        trial.goal = decision.until
+        self.rides.want(trial)
+        free_of_cost = trial.attempt is None and trial.id not in self.rides.ready
+        self.idle_opens = self.idle_opens + 1 if free_of_cost else 0
+
+    def _go(self, decision: d.Go) -> None:
+        trial = self.trials[decision.trial]
+        trial.goal = decision.until
+        self.rides.want(trial)
+
+    def _pause(self, decision: d.Pause) -> None:
+        """Nothing changes: the trial stands at its goal. The log keeps the reason."""
+
+    def _cut(self, decision: d.Cut) -> None:
+        trial = self.trials[decision.trial]
+        self.rides.forget(trial)
+        trial.goal = trial.epoch
+
+    def _stop(self, decision: d.Stop) -> None:
+        self._over(self.trials[decision.trial], Status.STOPPED)
+
+    def _fail(self, decision: d.Fail) -> None:
+        self._over(self.trials[decision.trial], Status.FAILED)
+
+    def _over(self, trial: Trial, how: Status) -> None:
+        self.rides.forget(trial)
+        trial.ended = how
+        self.live -= 1
+        self.departed = (*self.departed, trial)
+
+    def _credit(self, decision: d.Credit) -> None:
+        trial = self.trials[decision.trial]
+        node = node_of(trial.leaf, decision.epoch)
+        self._deliver(trial, decision.epoch, node.losses[decision.epoch - node.start - 1])
+        self.delivered = (trial,)
+
+    def _close(self, decision: d.Close) -> None:
+        self.closed = True
+
+    # Decisions about attempts
+
+    def _launch(self, decision: d.Launch) -> None:
+        if decision.attempt != self.launches:
+            raise LogError(f"attempt {decision.attempt} was launched out of turn.")
+        self.launches += 1
+        attempt = Attempt(decision.attempt, self.trials[decision.trial], decision.start)
+        attempt.goal = decision.goal
+        attempt.save_at = decision.save_at
+        attempt.slots = decision.slots
+        attempt.width = decision.width
+        attempt.launched_at = self.now
+        self.attempts[attempt.id] = attempt
+        self.slots.take(decision.slots, decision.width)
+        self._held += decision.width
+        self._held_since += decision.width * self.now
+        self.rides.board(attempt)
+
+    def _amend(self, decision: d.Amend) -> None:
+        attempt = self.attempts[decision.attempt]
+        attempt.version = decision.version
+        # Leave the old path before following the new one: they part below this point.
+        attempt.goal, attempt.save_at = decision.goal, decision.save_at
+        trial = self.trials[decision.trial]
+        if trial is not attempt.trial:
+            self.rides.follow(attempt, trial)
+        elif trial.leaf.parent is not None:
+            self.rides.station(attempt)
+
+    def _halt(self, decision: d.Halt) -> None:
+        attempt = self.attempts[decision.attempt]
+        attempt.halting = True
+        self.rides.release(attempt)
+
+    def _resize(self, decision: d.Resize) -> None:
+        self._yield(self.attempts[decision.attempt])
+
+    def _retire(self, decision: d.Retire) -> None:
+        self._count_capacity()
+        self.slots.retire(decision.slots)
+        for attempt in self.attempts.values():
+            if not set(attempt.slots).isdisjoint(decision.slots):
+                self._yield(attempt)
+
+    def _yield(self, attempt: Attempt) -> None:
+        attempt.yielding = True
+        self.rides.touched[attempt.id] = attempt
+
+    # What was asked from outside
+
+    def _ask_forecast(self, decision: d.AskForecast) -> None:
+        self.asks[decision.trial, decision.epoch] = decision
+        self.trials[decision.trial].asked = decision.epoch
+
+    def _ask_proposal(self, decision: d.AskProposal) -> None:
+        self.proposals += 1
+        self.awaited.add(decision.number)
+
+    def _wake_at(self, decision: d.WakeAt) -> None:
+        self.wakes.add((decision.at, decision.trial))
+
+    def _provide(self, decision: d.Provide) -> None:
+        """Nothing changes before CapacityChanged answers."""
+
+    def _ended(self, decision: d.End) -> None:
+        self.end = decision
+
+
+_FOLD: dict[type, Callable[[StudyState, Any], None]] = {
+    e.Opened: StudyState._opened,
+    e.Resumed: StudyState._clock,
+    e.Reported: StudyState._reported,
+    e.Saved: StudyState._saved,
+    e.Missed: StudyState._missed,
+    e.Ended: StudyState._attempt_ended,
+    e.Forecasted: StudyState._forecasted,
+    e.Proposed: StudyState._proposed,
+    e.CapacityChanged: StudyState._capacity,
+    e.Woke: StudyState._woke,
+    e.Commanded: StudyState._commanded,
+    e.Adopted: StudyState._adopted,
+    d.Open: StudyState._open,
+    d.Go: StudyState._go,
+    d.Pause: StudyState._pause,
+    d.Cut: StudyState._cut,
+    d.Stop: StudyState._stop,
+    d.Fail: StudyState._fail,
+    d.Credit: StudyState._credit,
+    d.Close: StudyState._close,
+    d.Launch: StudyState._launch,
+    d.Amend: StudyState._amend,
+    d.Halt: StudyState._halt,
+    d.Resize: StudyState._resize,
+    d.Retire: StudyState._retire,
+    d.AskForecast: StudyState._ask_forecast,
+    d.AskProposal: StudyState._ask_proposal,
+    d.WakeAt: StudyState._wake_at,
+    d.Provide: StudyState._provide,
+    d.End: StudyState._ended,
+}

@@ -1,0 +1,32 @@
+"""First in, first out: every trial runs to its last epoch, in the order it was proposed.
+
+Rule: goal = last epoch. The baseline of every comparison, and the right choice where learning
+curves cross late, so that nothing seen early tells who will win.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.core.ports import Pick, StudyView, TrialView, Verdict, sees_nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Fifo:
+    """Run everything to its end."""
+
+    see = staticmethod(sees_nothing)
+
+    def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        return ()
+
+    def next(self, study: StudyView) -> Pick | None:
+        epochs = study.spec.epochs
+        for trial in study.ready:
+            return Pick(trial, epochs, "it has waited longest")
+        return Pick(None, epochs, "a slot is free") if study.new else None
+
+    def admit(self, study: StudyView) -> int | None:
+        return None

@@ -1,0 +1,12 @@
+"""Where logs and inboxes are kept: in memory, or in an SQLite file.
+
+Knows steps as numbered rows of JSON and nothing of what they say. Importing this package imports no
+database: `open_store` does, when it is asked for one.
+"""
+
+from __future__ import annotations
+
+from paceline.store.memory import MemoryStore
+from paceline.store.opening import open_store
+
+__all__ = ["MemoryStore", "open_store"]

@@ -1,0 +1,48 @@
+"""Addresses of stores: which store a URL or a path means.
+
+Knows the spellings and no store's inside. The only place that imports the database.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.core.errors import StoreError
+from paceline.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from paceline.core.ports import Store
+
+_SQLITE = "sqlite:///"
+_SUFFIXES = (".db", ".sqlite")
+
+
+def open_store(url: str, *, create: bool, lazy: bool = False) -> Store:
+    """Return the store at this address: `memory:`, `sqlite:///runs.db`, or a path like `runs.db`.
+
+    With `create`, a file that does not exist is made; without, it is an error and stays absent.
+    `lazy` is for simulated studies: a file then holds what is appended up to the last group alone.
+    """
+    if url == "memory:":
+        return MemoryStore()
+    path = _path(url)
+    # Imported here, because SQLAlchemy takes longer to import than most commands run.
+    from paceline.store.sql import SqlStore
+    from paceline.store.sqlite import SqliteFile
+
+    return SqlStore(SqliteFile(path), create=create, lazy=lazy)
+
+
+def _path(url: str) -> Path:
+    scheme, separator, _ = url.partition("://")
+    path = url.removeprefix(_SQLITE)
+    if path != url and path not in ("", ":memory:"):
+        return Path(path)
+    if not separator and path.endswith(_SUFFIXES):
+        return Path(path)
+    found = f"the scheme {scheme!r}" if separator and scheme != "sqlite" else repr(url)
+    raise StoreError(
+        f"{found} names no store: give a path that ends in .db or .sqlite, "
+        "sqlite:///relative.db, sqlite:////absolute/path.db, or memory:."
+    )

@@ -1,0 +1,148 @@
+"""A store's SQLite file: how it is opened, locked and complained about.
+
+Knows everything that is particular to SQLite, and no table. Another database would be a second
+module of this shape under the same SqlStore.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+
+from paceline.core.errors import StoreError
+from paceline.store.claims import Claim, Held
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# How long a transaction waits for another process's. Each takes milliseconds, so whoever waits
+# longer waits for a process that hangs.
+PATIENCE_S = 60
+
+_COMPLAINTS = {
+    sqlite3.SQLITE_NOTADB: (
+        "is not an SQLite database: give the path of a store, or of a file that does not exist yet."
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        "cannot be opened: check that you may write to the file and to its folder."
+    ),
+    sqlite3.SQLITE_READONLY: (
+        "cannot be written: check that you may write to the file and to its folder."
+    ),
+    sqlite3.SQLITE_BUSY: (
+        f"was locked by another process for {PATIENCE_S} s: end that process and try again."
+    ),
+    sqlite3.SQLITE_FULL: "cannot grow because the disk is full: free some space and try again.",
+    sqlite3.SQLITE_CORRUPT: (
+        "is damaged: restore it from a backup, or save what is left with sqlite3's .recover."
+    ),
+    sqlite3.SQLITE_CONSTRAINT: (
+        "already holds these entries from a second writer, although the study was claimed: "
+        "leave its .lock files alone, and resume the study."
+    ),
+}
+
+
+class SqliteFile:
+    """One file, by its real path, so that all who name it differently meet at the same locks."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._path = path.resolve()
+
+    def engine(self, *, create: bool, durable: bool) -> Engine:
+        """Return an engine for this file. Nothing is opened or made before its first use.
+
+        Transactions of `writing(engine)` hold the write lock from their begin. `durable` ones are
+        on the disk when they end; others may be undone by a power cut, but by no killed process.
+        """
+        self._look(create)
+        uri = f"{self._path.as_uri()}?mode={'rwc' if create else 'rw'}"
+        level = "FULL" if durable else "NORMAL"
+
+        def connect() -> sqlite3.Connection:
+            connection = sqlite3.connect(
+                uri, uri=True, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False
+            )
+            try:
+                connection.execute(f"PRAGMA synchronous={level}")
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+        # The address is for messages and for the choice of a pool; `connect` knows the file.
+        address = URL.create("sqlite", database=str(self._path))
+        engine = create_engine(address, creator=connect)
+        # The driver begins no transaction by itself here (isolation_level=None): it would begin
+        # one only at the first write, and what was read before could be stale by then.
+        event.listen(engine, "begin", _begin)
+        return engine
+
+    def settle(self, engine: Engine) -> None:
+        """Let readers and the writer work side by side. The file remembers it."""
+        try:
+            # On the bare connection, because the mode cannot change inside a transaction.
+            with closing(engine.raw_connection()) as connection:
+                connection.cursor().execute("PRAGMA journal_mode=WAL")
+        except sqlite3.Error as error:
+            raise StoreError(self.complaint(error)) from error
+
+    def claim(self, study: str) -> Claim:
+        """Take the right to append to this study, or say who has it."""
+        # A name may be longer than a file's may be, or hold a slash.
+        code = sha256(study.encode(errors="surrogatepass")).hexdigest()[:16]
+        path = self._path.with_name(f"{self._path.name}.{code}.lock")
+        try:
+            return Claim(path)
+        except Held as held:
+            raise StoreError(
+                f"study {study!r} in {self.name} is being written by {held.holder}: "
+                "wait until that ends or stop it, or choose another name for a new study."
+            ) from None
+        except OSError as error:
+            raise StoreError(
+                f"study {study!r} in {self.name} cannot be locked ({error.strerror}: {path}): "
+                "check that you may write to that folder."
+            ) from error
+
+    def complaint(self, error: BaseException) -> str:
+        """Return what SQLite's error means, as one sentence."""
+        code = getattr(error, "sqlite_errorcode", None)
+        # The low byte is the kind, the rest tells sub-kinds apart.
+        known = _COMPLAINTS.get(code & 0xFF) if code is not None else None
+        return f"{self.name} {known}" if known else f"{self.name} cannot be used: {error}."
+
+    def _look(self, create: bool) -> None:
+        path, folder = self._path, self._path.parent
+        if os.path.isdir(path):
+            raise StoreError(
+                f"{self.name} is a directory: give the path of a file, such as "
+                f"{os.path.join(self.name, 'studies.db')}."
+            )
+        if not create and not os.path.exists(path):
+            raise StoreError(
+                f"there is no store at {self.name}: check the path, or start a study there first."
+            )
+        if not os.path.isdir(folder):
+            raise StoreError(
+                f"{self.name} cannot be made because {folder} is not a directory: "
+                "make that directory first, or choose another path."
+            )
+
+
+def writing(engine: Engine) -> Engine:
+    """Return the same engine for transactions that write."""
+    return engine.execution_options(writing=True)
+
+
+def _begin(connection: Connection) -> None:
+    # A transaction that began as a reader cannot always become a writer; one that will write
+    # therefore takes its turn at the begin, where waiting is safe.
+    writes = connection.get_execution_options().get("writing", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,64 @@
+"""A state as plain values, so that two can be compared and a difference can be read.
+
+Knows every field of the state. Two states with equal pictures have taken equal histories.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paceline.plan.tree import way
+
+if TYPE_CHECKING:
+    from paceline.machine.records import Attempt, Leaf, Trial
+    from paceline.machine.state import StudyState
+
+
+def picture(state: StudyState) -> dict[str, Any]:
+    """Return the whole state as dicts, lists and numbers."""
+    plain = {
+        name: value
+        for name, value in vars(state).items()
+        if name not in ("trials", "attempts", "slots", "rides", "tree", *_PASSING)
+    }
+    plain["best"] = None if state.best is None else state.best.id
+    return {
+        **plain,
+        "trials": [_trial(trial) for trial in state.trials],
+        "attempts": [_attempt(attempt) for attempt in state.attempts.values()],
+        "slots": dict(vars(state.slots)),
+        "ready": list(state.rides.ready),
+        "tree": [_node(node) for node in state.tree.nodes()] if state.number else [],
+    }
+
+
+# What an entry leaves behind for its own moment, and no later one reads.
+_PASSING = ("delivered", "departed", "subject", "new")
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    fields = {name: getattr(trial, name) for name in trial.__slots__}
+    fields["attempt"] = None if trial.attempt is None else trial.attempt.id
+    fields["leaf"] = [_node(node) for node in way(trial.leaf)]
+    return fields
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    fields = {name: getattr(attempt, name) for name in attempt.__slots__}
+    fields["trial"] = attempt.trial.id
+    fields["members"] = [trial.id for trial in attempt.members]
+    return fields
+
+
+def _node(node: Leaf) -> dict[str, Any]:
+    return {
+        "birth": node.birth,
+        "epochs": (node.start, node.end),
+        "stretches": list(node.stretches),
+        "losses": list(node.losses),
+        "seconds": list(node.seconds),
+        "extra": node.extra,
+        "wanted": [trial.id for trial in node.wanted],
+        "runners": [attempt.id for attempt in node.runners],
+        "saves": node.saves,
+    }

@@ -1,0 +1,149 @@
+"""Probes: brains that do everything a brain may do, at random but always the same.
+
+For tests of whatever surrounds them. Their answers depend on a seed and on what they are shown, so
+a study with probes replays like any other. They keep no memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.core.decisions import AskForecast, Close, Cut, End, EndCause, Go, Pause, Stop, WakeAt
+from paceline.core.ports import Fork, Pick, sees_nothing
+from paceline.core.rng import stream
+from paceline.core.values import Status, TrialId
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from paceline.core.ports import Demands, StudyView, TrialView, Verdict
+    from paceline.core.values import Config
+
+
+class ProbePolicy:
+    """Goes, pauses, cuts, stops, forks, asks and wakes as a hash says."""
+
+    see = staticmethod(sees_nothing)
+
+    def __init__(self, *, seed: int = 0, forks: list[dict[str, float]] | None = None) -> None:
+        self._seed = seed
+        # Changes that a fork may make; none: it never forks.
+        self._forks: list[Config] = [dict(changes) for changes in forks or ()]
+
+    def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        if not trial.alive:
+            return ()
+        rng = stream(self._seed, "judge", trial.id, trial.epoch, _instant(study))
+        number, last, draw = trial.id, study.spec.epochs, rng.random()
+        verdicts: list[Verdict] = []
+        if draw < 0.06:
+            return (Stop(trial=number, why="the probe stops it"),)
+        if draw < 0.10 and self._forks:
+            return (self._fork(trial, study, rng.random()),)
+        if rng.random() < 0.15 and trial.epoch < last and trial.forecast is None:
+            horizons = (trial.epoch + 1, last) if trial.epoch + 1 < last else (last,)
+            verdicts.append(
+                AskForecast(
+                    trial=number, epoch=trial.epoch, horizons=horizons, why="the probe is curious"
+                )
+            )
+        if rng.random() < 0.05:
+            at = study.now + 3 * rng.random()
+            verdicts.append(WakeAt(at=at, trial=number, why="the probe looks again"))
+        if trial.epoch < trial.goal:
+            if draw > 0.9:
+                verdicts.append(Cut(trial=number, why="the probe cuts it"))
+        elif draw < 0.5:
+            until = min(last, trial.epoch + 1 + int(3 * rng.random()))
+            verdicts.append(Go(trial=number, until=until, why="the probe lets it go on"))
+        else:
+            verdicts.append(Pause(trial=number, why="the probe lets it wait"))
+        return verdicts
+
+    def next(self, study: StudyView) -> Pick | None:
+        rng = stream(self._seed, "next", len(study.trials), study.running, _instant(study))
+        ready = list(study.ready)
+        waiting = [t for t in study.trials if t.status is Status.WAITING]
+        draw = rng.random()
+        if study.new and (draw < 0.4 or not (ready or waiting)):
+            return Pick(None, 1 + int(3 * rng.random()), "the probe wants a new one")
+        if ready and (draw < 0.8 or not waiting):
+            return Pick(ready[int(rng.random() * len(ready))], 0, "the probe takes a ready one")
+        if waiting:
+            trial = waiting[int(rng.random() * len(waiting))]
+            return Pick(trial.id, trial.epoch + 2, "the probe takes a waiting one")
+        return None
+
+    def admit(self, study: StudyView) -> int | None:
+        return None if self._seed % 2 else 6
+
+    def _fork(self, trial: TrialView, study: StudyView, draw: float) -> Fork:
+        donors = [other for other in study.trials if other.epoch > 0] or [trial]
+        source = donors[int(draw * len(donors))]
+        changes = self._forks[int(draw * 97) % len(self._forks)]
+        return Fork(
+            trial=trial.id,
+            source=source.id,
+            epoch=source.epoch,
+            changes=changes,
+            until=min(study.spec.epochs, source.epoch + 2),
+            why="the probe forks",
+        )
+
+
+class EndingPolicy(ProbePolicy):
+    """A probe that ends the study itself after so many reports, and closes it before that."""
+
+    def __init__(self, *, seed: int = 0, reports: int = 10) -> None:
+        super().__init__(seed=seed)
+        self._reports = reports
+
+    def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        seen = sum(other.epoch for other in study.trials)
+        if seen >= self._reports:
+            return (End(cause=EndCause.POLICY, why=f"{seen} reports are enough"),)
+        if seen >= self._reports / 2:
+            return (Close(why="half of it is enough to start"), *super().judge(trial, study))
+        return super().judge(trial, study)
+
+
+class ProbeAllocator:
+    """Gives any width from 1/pack to span, and changes its mind now and then."""
+
+    see = staticmethod(sees_nothing)
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self._seed = seed
+
+    def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
+        widths = {}
+        if demands.asking is not None:
+            widths[demands.asking.trial] = self._width(demands.asking.trial, study)
+        for demand in demands.running():
+            rng = stream(self._seed, "move", demand.trial, demand.epochs, _instant(study))
+            if rng.random() < 0.1:
+                widths[demand.trial] = self._width(demand.trial, study)
+        return widths
+
+    def _width(self, trial: TrialId, study: StudyView) -> float:
+        rng = stream(self._seed, "width", trial, _instant(study))
+        span, pack = study.spec.span, study.spec.pack
+        choice = int(rng.random() * (span + pack - 1))
+        return float(choice + 1) if choice < span else 1.0 / (choice - span + 2)
+
+
+class AskedGenerator:
+    """A queue that is not pure: its configs are asked for and given, like a sampler's."""
+
+    pure = False
+    see = staticmethod(sees_nothing)
+
+    def __init__(self, *, configs: list[dict[str, float]]) -> None:
+        self._configs: list[Config] = [dict(config) for config in configs]
+
+    def propose(self, number: int, study: StudyView) -> Config | None:
+        return self._configs[number] if number < len(self._configs) else None
+
+
+def _instant(study: StudyView) -> str:
+    return f"{study.now:.6f}"

@@ -1,0 +1,52 @@
+"""What every test gets: invariants checked after it, traces where they are, strict randomness."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from paceline.machine.checks import complaints
+from paceline.machine.machine import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from paceline.machine.machine import Brains
+
+settings.register_profile("dev", max_examples=50, deadline=None)
+settings.register_profile(
+    "ci", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("night", max_examples=20_000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+TRACES = Path(os.environ.get("PACELINE_TRACES", Path(__file__).parents[2] / "shared" / "traces"))
+
+
+@pytest.fixture(autouse=True)
+def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Machine]]:
+    """Every machine the test makes; all invariants must hold for each when it ends."""
+    made: list[Machine] = []
+    begin = Machine.__init__
+
+    def remember(machine: Machine, brains: Brains) -> None:
+        begin(machine, brains)
+        made.append(machine)
+
+    monkeypatch.setattr(Machine, "__init__", remember)
+    yield made
+    for machine in made:
+        if machine.state.number:
+            assert complaints(machine.state) == []
+
+
+@pytest.fixture
+def traces() -> Path:
+    """The folder of recorded traces; the test is skipped where there are none."""
+    if not TRACES.is_dir():
+        pytest.skip(f"no recorded traces at {TRACES}: set PACELINE_TRACES to their folder")
+    return TRACES
