@@ -6,6 +6,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from paceline.allocation.fixed import Fixed
+from paceline.core.decisions import Launch
 from paceline.core.events import Opened
 from paceline.core.values import Config, Part, StudySpec
 from paceline.curves.last import Last
@@ -24,25 +25,27 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.core.decisions import Entry, Step
-    from paceline.core.ports import Allocator, Generator, Policy
+    from paceline.core.events import Command
+    from paceline.core.ports import Allocator, Generator, Policy, Workload
 
 
 def table(
     curves: Sequence[Sequence[float]],
     *,
-    seconds: float = 1.0,
+    seconds: float | Sequence[float] = 1.0,
     configs: Sequence[Config] | None = None,
     epochs: int | None = None,
 ) -> Trace:
     """Return a trace with these losses, one run a curve."""
     longest = epochs or max(map(len, curves))
     header = Header(paceline_trace=1, name="table", metric="loss", mode="min", max_epochs=longest)
+    paces = [seconds] * len(curves) if isinstance(seconds, float | int) else seconds
     runs = [
         Run(
             number,
             canonical(configs[number] if configs else {"run": number}),
             array("d", curve),
-            array("d", [seconds] * len(curve)),
+            array("d", [paces[number]] * len(curve)),
         )
         for number, curve in enumerate(curves)
     ]
@@ -50,7 +53,7 @@ def table(
 
 
 class Played:
-    """A study that is simulated, with its log. `upto` steps of an earlier log are lived again."""
+    """A study that is simulated, with its log."""
 
     def __init__(
         self,
@@ -61,6 +64,8 @@ class Played:
         cluster: dict[str, Any] | None = None,
         allocator: Allocator | None = None,
         generator: Generator | None = None,
+        workload: Workload | None = None,
+        commands: dict[int, Command] | None = None,
         **spec: Any,  # noqa: ANN401
     ) -> None:
         self.spec = StudySpec(
@@ -75,12 +80,14 @@ class Played:
         generator = generator or Queued(configs=[run.config for run in trace.runs])
         self.machine = Machine(Brains(policy or Fifo(), generator, allocator or Fixed()))
         self.engine = SimEngine(
-            Recorded(trace, share=self.spec.share),
+            workload or Recorded(trace, share=self.spec.share),
             Cluster(slots=slots, **(cluster or {})),
             Advice(Last(), generator, self.machine.state),
         )
         self.steps: list[Step] = []
         self.state = self.machine.state
+        # After so many steps somebody sends this command.
+        self._commands = sorted((commands or {}).items())
 
     def run(self) -> Played:
         """Simulate to the end."""
@@ -100,13 +107,26 @@ class Played:
 
     def go_on(self) -> Played:
         """Simulate from here to the end."""
-        run(self.machine, self.engine, self.steps.extend)
+        run(self.machine, self.engine, self.steps.extend, self._inbox)
         return self
+
+    def _inbox(self, after: int) -> list[tuple[int, Command]]:
+        sent = enumerate(self._commands, 1)
+        return [
+            (number, command)
+            for number, (steps, command) in sent
+            if number > after and len(self.steps) >= steps
+        ]
 
     @property
     def entries(self) -> list[Entry]:
         """The whole log."""
         return [entry for step in self.steps for entry in step.entries]
+
+    @property
+    def launches(self) -> list[Launch]:
+        """Every Launch, in order."""
+        return self.of(Launch)
 
     def of(self, kind: type) -> list[Any]:
         """Return the log's entries of one kind."""

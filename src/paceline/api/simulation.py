@@ -6,6 +6,7 @@ not know how anything of it works.
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,7 +17,7 @@ from msgspec import Struct
 from paceline.allocation.speedup import parse_speedup
 from paceline.api.parts import build, parse_part
 from paceline.core.decisions import EndCause, Step
-from paceline.core.errors import SpecError
+from paceline.core.errors import LogError, SpecError
 from paceline.core.events import Opened
 from paceline.core.rng import shuffled, stream
 from paceline.core.values import Budget, Config, Part, Saves, Status, StudySpec, Target
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from paceline.machine.state import StudyState
 
     Remember = Callable[[Sequence[Step]], None]
+
+
+# Saving may take a twentieth of the time, no more: that bounds what a crash or a branch costs.
+_SAVE_SHARE = 20
 
 
 class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,12 +73,24 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     save_s: float = 0.0
     restore_s: float = 0.0
     forecast_s: float = 0.0
+    # Save when this long has passed since the last save. None: every twenty times what a save
+    # costs, where prefixes are shared or attempts may fail; else at stage ends alone.
     save_every_s: float | None = None
     # The mean time an attempt lives before it fails.
     mean_life_s: float | None = None
     retries: int = 3
     # From these times on there are so many slots.
     capacity: tuple[tuple[float, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        # What no later value object checks: a trace's runs are cut to `trials` before it is made.
+        if self.trials is not None and self.trials < 1:
+            raise SpecError(f"trials={self.trials} leaves nothing to run: give 1 or more.")
+        if self.order not in ("shuffled", "file"):
+            raise SpecError(f"order={self.order!r} cannot be meant: say 'shuffled' or 'file'.")
+        life = self.mean_life_s
+        if life is not None and not (life > 0 and math.isfinite(life)):
+            raise SpecError(f"mean_life_s={life!r} is no life: give a positive number of seconds.")
 
     def run(
         self,
@@ -86,10 +103,20 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Simulate to the end. `remember` takes the log, `watch` sees the state as it goes."""
         return _Simulator(self, name or _default_name(self), trace).run(remember, watch)
 
-    def resume(self, steps: Iterable[Step], *, remember: Remember | None = None) -> SimResult:
+    def check(self, *, trace: Trace | None = None) -> None:
+        """Raise what `run` would raise before it begins, and begin nothing."""
+        _Simulator(self, _default_name(self), trace)
+
+    def resume(
+        self,
+        steps: Iterable[Step],
+        *,
+        remember: Remember | None = None,
+        watch: Callable[[StudyState], None] | None = None,
+    ) -> SimResult:
         """Go on where a log of this simulation ends."""
         log = list(steps)
-        return _Simulator(self, _spec_of(log).name, None).resume(log, remember)
+        return _Simulator(self, _spec_of(log).name, None).resume(log, remember, watch)
 
 
 class SimResult(Struct, frozen=True, kw_only=True):
@@ -127,12 +154,22 @@ class SimResult(Struct, frozen=True, kw_only=True):
     wall_s: float
 
 
+def trace_of(source: str) -> Trace | None:
+    """Return the trace that a source names; None where it is a synthetic workload."""
+    return None if _synthetic(source, 0) is not None else read_trace(source)
+
+
 def simulation_of(log: Sequence[Step]) -> Simulation:
     """Return the simulation that wrote this log."""
-    event = log[0].event
+    event = log[0].event if log else None
     if not isinstance(event, Opened) or "source" not in event.engine:
         raise SpecError("this study was not simulated: it cannot be resumed by the simulator.")
-    return msgspec.convert(event.engine, Simulation)
+    try:
+        return msgspec.convert(event.engine, Simulation)
+    except msgspec.ValidationError as error:
+        raise LogError(
+            f"this study was simulated with options this version does not know: {error}."
+        ) from None
 
 
 def brains_of(spec: StudySpec) -> Brains:
@@ -160,7 +197,7 @@ class _Simulator:
 
     def __init__(self, options: Simulation, name: str, trace: Trace | None) -> None:
         self._options = options
-        made = None if trace is not None else _synthetic(options)
+        made = None if trace is not None else _synthetic(options.source, options.seed)
         workload: Workload
         if made is not None:
             workload, generator = made, Part("random", {"space": made.space})
@@ -182,7 +219,7 @@ class _Simulator:
             allocator=parse_part(options.allocator),
             curves=parse_part(options.curves),
             budget=_budget(options, trials),
-            saves=Saves(options.save_every_s),
+            saves=Saves(_save_every_s(options)),
             seed=options.seed,
             share=options.share,
             retries=options.retries,
@@ -207,14 +244,19 @@ class _Simulator:
         self.engine.apply(first)
         return self._finish(keep, started)
 
-    def resume(self, log: list[Step], remember: Remember | None) -> SimResult:
+    def resume(
+        self,
+        log: list[Step],
+        remember: Remember | None,
+        watch: Callable[[StudyState], None] | None,
+    ) -> SimResult:
         started = time.perf_counter()
         self.engine.expect(log)
         for step in log:
             # In step with the engine, so that whoever gives advice sees what was known then.
             self.machine.fold(step)
             self.engine.replay(step)
-        return self._finish(_both(remember, None, self.machine.state), started)
+        return self._finish(_both(remember, watch, self.machine.state), started)
 
     def _finish(self, keep: Remember, started: float) -> SimResult:
         run(self.machine, self.engine, keep)
@@ -222,9 +264,11 @@ class _Simulator:
         return _result(self._options, self.machine.state, time.perf_counter() - started)
 
 
-def _synthetic(options: Simulation) -> Synthetic | None:
-    part = parse_part(options.source) if ":" in options.source else Part(options.source)
-    return synthetic(part.name, part.params, options.seed)
+def _synthetic(source: str, seed: int) -> Synthetic | None:
+    name, colon, _ = source.partition(":")
+    made = synthetic(name, {}, seed)
+    # Parameters are read only after a name that is known: a file's path may hold a colon too.
+    return synthetic(name, parse_part(source).params, seed) if made and colon else made
 
 
 def _both(
@@ -253,6 +297,12 @@ def _budget(options: Simulation, trials: int | None) -> Budget:
     return Budget(options.deadline_s, target, options.slot_seconds, trials)
 
 
+def _save_every_s(options: Simulation) -> float | None:
+    if options.save_every_s is not None or not (options.share or options.mean_life_s):
+        return options.save_every_s
+    return _SAVE_SHARE * options.save_s
+
+
 def _cluster(options: Simulation) -> Cluster:
     return Cluster(
         slots=options.slots,
@@ -260,7 +310,7 @@ def _cluster(options: Simulation) -> Cluster:
         save_s=options.save_s,
         restore_s=options.restore_s,
         forecast_s=options.forecast_s,
-        save_every_s=options.save_every_s,
+        save_every_s=_save_every_s(options),
         speed=parse_speedup(options.speedup, options.interference),
         faults=Faults(mean_life_s=options.mean_life_s, seed=options.seed),
         capacity=options.capacity,

@@ -85,8 +85,6 @@ class Saves(Struct, frozen=True, forbid_unknown_fields=True):
 
     # Save when this many seconds have passed since the last save; None: never for that reason.
     every_s: float | None = None
-    # Save at the next epoch end when the study's best value has improved.
-    best: bool = False
 
 
 class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -124,10 +122,11 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ("deadline_s", budget.deadline_s),
             ("slot_seconds", budget.slot_seconds),
             ("trials", budget.trials),
-            ("every_s", self.saves.every_s),
         ):
             good = limit is None or (limit > 0 and math.isfinite(limit))
             _need(good, label, limit, "give a positive number, or leave it out for no limit")
+        every = self.saves.every_s
+        _need(every is None or every >= 0, "every_s", every, "give 0 or more seconds")
         if target is not None:
             _need(math.isfinite(target.value), "target", target.value, "give a finite number")
             _need(target.over >= 1, "over", target.over, "give the reports to average, 1 or more")

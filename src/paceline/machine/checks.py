@@ -74,7 +74,8 @@ def attempts_and_their_members_know_each_other(state: StudyState) -> Iterator[st
             if trial.attempt is not attempt:
                 yield f"trial {trial.id} does not know its attempt {attempt.id}"
             together = shared_until(trial.leaf, attempt.trial.leaf)
-            if together < attempt.epoch:
+            # Past a branch, a trial stays until it is known whether the branch was saved.
+            if together < attempt.epoch and together not in attempt.save_at:
                 yield f"attempt {attempt.id} left trial {trial.id}'s path at epoch {together}"
 
 

@@ -38,22 +38,31 @@ def stage_for(trial: Trial) -> Stage:
     """Return what to launch for a ready trial: from its latest checkpoint to its goal."""
     saved = saved_on(trial.leaf, known_on(trial.leaf))
     start, source = saved if saved is not None else (0, None)
-    return Stage(start, source, _order(riders(trial, start), trial, start))
+    return Stage(start, source, _order(riders(trial, start), trial, start, ()))
 
 
 def order_for(attempt: Attempt) -> Order:
     """Return the order that serves the attempt's members from here on."""
-    epoch = attempt.epoch
-    if attempt.yielding or not attempt.members:
-        return Order(attempt.trial, min(attempt.goal, epoch), ())
-    lead = attempt.trial
-    if lead not in attempt.members:
-        # The leader has what it wanted, or is gone: the one with furthest to go leads on.
-        lead = max(attempt.members, key=lambda trial: (trial.goal, -trial.id))
-    return _order(attempt.members, lead, epoch)
+    epoch, lead, members = attempt.epoch, attempt.trial, attempt.members
+    if lead not in members:
+        # The leader has what it wanted, or is gone: the one with furthest to go leads on, of those
+        # whose path is still the attempt's. An attempt at its goal has not begun the next epoch,
+        # so it may take any branch there. The others only wait to hear of a save.
+        least = epoch if epoch >= attempt.goal else epoch + 1
+        ahead = [trial for trial in members if shared_until(trial.leaf, lead.leaf) >= least]
+        if ahead:
+            lead = max(ahead, key=lambda trial: (trial.goal, -trial.id))
+        else:
+            return _order(members, lead, epoch, attempt.save_at)._replace(
+                goal=min(attempt.goal, epoch)
+            )
+    order = _order(members, lead, epoch, attempt.save_at)
+    return order._replace(goal=min(attempt.goal, epoch)) if attempt.yielding else order
 
 
-def _order(members: Sequence[Trial], lead: Trial, epoch: int) -> Order:
+def _order(
+    members: Sequence[Trial], lead: Trial, epoch: int, pending: tuple[int, ...]
+) -> Order:
     if len(members) == 1:
         return Order(lead, max(lead.goal, epoch), ())
     goal = max(lead.goal, epoch)
@@ -62,7 +71,8 @@ def _order(members: Sequence[Trial], lead: Trial, epoch: int) -> Order:
         if trial is not lead:
             together = shared_until(trial.leaf, lead.leaf)
             goal = max(goal, min(trial.goal, together))
-            if trial.goal > together >= epoch:
+            # A save that was ordered stays ordered until it is known to be done or missed.
+            if trial.goal > together and (together >= epoch or together in pending):
                 branches.add(together)
     # The goal itself is saved in any case.
     return Order(lead, goal, tuple(sorted(branch for branch in branches if branch < goal)))

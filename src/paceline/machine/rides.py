@@ -99,14 +99,11 @@ class Rides:
             trial.attempt = None
             self.attach(trial)
 
-    def part(self, attempt: Attempt, epoch: int) -> None:
-        """At a save, let go the trials whose path leaves the attempt's there."""
-        lead = attempt.trial
-        leaving = [
-            trial
-            for trial in attempt.members
-            if trial is not lead and shared_until(trial.leaf, lead.leaf) == epoch < trial.goal
-        ]
+    def part(self, attempt: Attempt) -> None:
+        """Let go the trials whose path the attempt has left, unless it may still have saved there."""
+        if len(attempt.members) == 1 and attempt.members[0] is attempt.trial:
+            return
+        leaving = [trial for trial in attempt.members if _left_behind(trial, attempt)]
         for trial in leaving:
             self._detach(trial, attempt)
             self.attach(trial)
@@ -131,6 +128,13 @@ def riders(trial: Trial, start: int) -> list[Trial]:
                 if other.attempt is None and other.epoch < node.end and other not in found
             )
     return found
+
+
+def _left_behind(trial: Trial, attempt: Attempt) -> bool:
+    together = shared_until(trial.leaf, attempt.trial.leaf)
+    if together in attempt.save_at or together >= trial.goal:
+        return False
+    return together < attempt.epoch or (together == attempt.epoch and not attempt.parked)
 
 
 def _carrier(trial: Trial, known: int) -> Attempt | None:

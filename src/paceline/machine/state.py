@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import LogError
-from paceline.core.values import NO_LOSS, Config, Metrics, Status, StudySpec, TrialId, loss_of
+from paceline.core.values import NO_LOSS, Config, Metrics, Status, StudySpec, TrialId, finite, loss_of
 from paceline.machine.records import Attempt, Trial
 from paceline.machine.rides import Rides
 from paceline.machine.slots import Slots
@@ -164,8 +164,11 @@ class StudyState:
         else:
             self.repeats += 1
             self.mismatches += node.losses[at] != loss
-        if epoch == node.end and epoch < leaf.end:
-            self.rides.station(attempt)
+        if leaf.parent is not None:
+            # At a node's end it may stay to save; one epoch further it has moved on for certain.
+            if epoch == node.end or epoch == node.start + 1:
+                self.rides.station(attempt)
+            self.rides.part(attempt)
 
     def _learn(
         self, node: Node[Trial, Attempt], metrics: Metrics, seconds: float, loss: float
@@ -176,7 +179,7 @@ class StudyState:
         node.losses.append(loss)
         node.seconds.append(seconds)
         if node.extra is not None:
-            node.extra.append(metrics)
+            node.extra.append({name: finite(value) for name, value in metrics.items()})
 
     def _deliver(self, trial: Trial, epoch: int, loss: float) -> None:
         self.reports += 1
@@ -214,8 +217,7 @@ class StudyState:
         if attempt.trial.leaf.parent is not None:
             # It is past the branch now: nobody who leaves there may find it again.
             self.rides.station(attempt)
-        if len(attempt.members) > 1 or (attempt.members and attempt.members[0] != attempt.trial):
-            self.rides.part(attempt, epoch)
+            self.rides.part(attempt)
 
     def _attempt_ended(self, event: e.Ended) -> None:
         self._tick(event.at)
@@ -377,6 +379,7 @@ class StudyState:
             self.rides.follow(attempt, trial)
         elif trial.leaf.parent is not None:
             self.rides.station(attempt)
+        self.rides.part(attempt)
 
     def _halt(self, decision: d.Halt) -> None:
         attempt = self.attempts[decision.attempt]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from paceline.core.codec import decode_step, encode_step
-from paceline.core.errors import LogError, StudyNotFound
+from paceline.core.errors import LogError, PacelineError, StudyNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ def _body(study: str, step: Step) -> bytes:
         # JSON has no infinity: a step with one can be written and never read. As nothing behind an
         # unreadable step can be reached again, the price of reading it once now is worth paying.
         decode_step(body)
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError, LogError) as error:
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError, PacelineError) as error:
         raise LogError(
             f"step {step.number} of study {study!r} cannot be kept: {error}; "
             "use finite numbers, texts, lists and dicts."

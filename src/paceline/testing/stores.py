@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from paceline.core.decisions import AnyDecision
-    from paceline.core.events import AnyEvent
+    from paceline.core.events import AnyEvent, Command
     from paceline.core.ports import Store
 
 
@@ -246,7 +246,7 @@ class StoreContract:
 
     def test_commands_come_in_order_numbered_from_1(self, store: Store) -> None:
         store.append("study", sample_log())
-        commands = [ChangeSlots(2), ChangeSlots(-1), StopStudy()]
+        commands: list[Command] = [ChangeSlots(2), ChangeSlots(-1), StopStudy()]
         assert [store.post("study", command) for command in commands] == [1, 2, 3]
         posted = list(enumerate(commands, start=1))
         assert list(store.inbox("study")) == posted

@@ -285,7 +285,7 @@ class SimEngine:
         if decision.start:
             delay += cluster.restore_s
         life = _Life(decision, config, state)
-        life.saved_at = self.now
+        life.saved_at = self.now + delay  # what is not trained yet cannot be lost
         life_s = cluster.faults.life_of(life.id)
         life.fails_at = None if life_s is None else self.now + life_s
         self._lives[life.id] = life

@@ -1,0 +1,254 @@
+"""The what-if table: which policy, how many slots, how long.
+
+Knows every combination of source, policy, allocator, slots and seed, how to simulate them on all
+cores, and how to sum the seeds up. The same seed is the same order of configs for every policy, so
+rows can be compared run by run. Does not know how anything is shown.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import product
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from paceline.api.simulation import SimResult, Simulation, trace_of
+from paceline.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    from paceline.engines.sim.traces import Trace
+
+    # Told after each run: how many are done, of how many.
+    Watch = Callable[[int, int], None]
+
+
+class Comparison(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to compare. Whatever is not listed here is the same for all runs: `base`."""
+
+    sources: tuple[str, ...]
+    policies: tuple[str, ...]
+    allocators: tuple[str, ...] = ("fixed",)
+    slots: tuple[int, ...] = (4,)
+    # How many: the seeds are 0, 1, …
+    seeds: int = 10
+    # "trace": each trace's own, where its header has one. None: no target.
+    target: float | Literal["trace"] | None = "trace"
+    base: Simulation = Simulation(source="")
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise SpecError(f"seeds={self.seeds} leaves nothing to run: give 1 or more.")
+        for name in ("sources", "policies", "allocators", "slots"):
+            if not getattr(self, name):
+                raise SpecError(f"{name} is empty: give at least one.")
+
+
+class CompareRow(Struct, frozen=True, kw_only=True):
+    """One trace, policy, allocator and number of slots, over all seeds."""
+
+    trace: str
+    source: str
+    policy: str
+    allocator: str
+    slots: int
+    seeds: int
+    target: float | None
+    # Runs that reached the target, and runs that ended before; None without a target.
+    reached: int | None
+    never: int | None
+    # Time to the target. A run that never reached it counts with the time at which it ended.
+    time_median_s: float | None
+    time_mean_s: float | None
+    time_p10_s: float | None
+    time_p90_s: float | None
+    makespan_median_s: float
+    # None: more than half of the runs saw no number.
+    best_median: float | None
+    slot_seconds_mean: float
+    busy_mean: float
+
+
+class CompareResult(Struct, frozen=True, kw_only=True):
+    """The what-if table. Its JSON is a contract: `docs/json.md`."""
+
+    rows: list[CompareRow]
+    runs: int
+    seeds: int
+    # The only figure that differs between two runs of the same comparison.
+    wall_s: float
+
+
+def compare(
+    comparison: Comparison, *, jobs: int | None = None, watch: Watch | None = None
+) -> CompareResult:
+    """Simulate every combination, on all cores or as many as `jobs`, and sum up the seeds."""
+    started = time.perf_counter()
+    runs = list(_runs(comparison))
+    workers = min(jobs or _cores(), len(runs))
+    results = _together(runs, workers, watch) if workers > 1 else _one_by_one(runs, watch)
+    count = comparison.seeds
+    rows = [_row(results[at : at + count]) for at in range(0, len(results), count)]
+    return CompareResult(
+        rows=rows,
+        runs=len(runs),
+        seeds=comparison.seeds,
+        wall_s=time.perf_counter() - started,
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the quantile of sorted values, by straight lines between neighbours.
+
+    >>> quantile([1.0, 2.0, 4.0], 0.5), quantile([1.0, 2.0, 4.0], 0.75)
+    (2.0, 3.0)
+    """
+    place = share * (len(values) - 1)
+    below = math.floor(place)
+    if place == below:
+        return values[below]  # its neighbour may be infinite, and infinity times 0 is no number
+    return values[below] + (values[below + 1] - values[below]) * (place - below)
+
+
+@lru_cache(maxsize=64)
+def _trace(source: str) -> Trace | None:
+    return trace_of(source)
+
+
+def _simulate(simulation: Simulation) -> SimResult:
+    return simulation.run(trace=_trace(simulation.source))
+
+
+def _runs(comparison: Comparison) -> Iterator[Simulation]:
+    """Yield every run, a row's seeds one after the other; what cannot be meant is said first."""
+    for place, source in enumerate(comparison.sources):
+        trace = _trace(source)
+        target = comparison.target
+        if target == "trace":
+            target = None if trace is None else trace.header.target
+        for slots, allocator, policy in product(
+            comparison.slots, comparison.allocators, comparison.policies
+        ):
+            run = replace(
+                comparison.base,
+                source=source,
+                policy=policy,
+                allocator=allocator,
+                slots=slots,
+                target=target,
+            )
+            if place == 0:
+                run.check(trace=trace)
+            yield from (replace(run, seed=seed) for seed in range(comparison.seeds))
+
+
+def _one_by_one(runs: Sequence[Simulation], watch: Watch | None) -> list[SimResult]:
+    results = []
+    for run in runs:
+        results.append(_simulate(run))
+        if watch is not None:
+            watch(len(results), len(runs))
+    return results
+
+
+def _together(runs: Sequence[Simulation], workers: int, watch: Watch | None) -> list[SimResult]:
+    before = set(multiprocessing.active_children())
+    # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
+    pool = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_with_parent
+    )
+    try:
+        with _no_interrupts():
+            pending: list[Future[SimResult]] = [pool.submit(_simulate, run) for run in runs]
+        for done, future in enumerate(as_completed(pending), 1):
+            future.result()  # raises at once what went wrong
+            if watch is not None:
+                watch(done, len(runs))
+        return [future.result() for future in pending]
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - before:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown()
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Start processes that ignore a keyboard interrupt: it is this process's to end them.
+
+    They inherit the mask. An interrupt that comes meanwhile is delivered here afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _leave_with_parent() -> None:
+    """End this worker when the process that started it is gone, however it went."""
+
+    def wait() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _cores() -> int:
+    """Return the cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _row(results: Sequence[SimResult]) -> CompareRow:
+    first = results[0]
+    trace = _trace(first.source)
+    asked = first.target is not None
+    reached = sum(result.time_to_target_s is not None for result in results)
+    makespans = sorted(result.makespan_s for result in results)
+    # A run that reaches the target ends there, so that its makespan is its time to the target.
+    times = makespans if asked else None
+    # Worst last, so that runs without a number stand there too.
+    sign = 1.0 if first.mode == "min" else -1.0
+    best = sorted(
+        math.inf if result.best_value is None else sign * result.best_value for result in results
+    )
+    middle = quantile(best, 0.5) if math.isfinite(best[len(best) // 2]) else None
+    return CompareRow(
+        trace=first.source if trace is None else trace.header.name,
+        source=first.source,
+        policy=first.policy,
+        allocator=first.allocator,
+        slots=first.slots,
+        seeds=len(results),
+        target=first.target,
+        reached=reached if asked else None,
+        never=len(results) - reached if asked else None,
+        time_median_s=quantile(times, 0.5) if times else None,
+        time_mean_s=fmean(times) if times else None,
+        time_p10_s=quantile(times, 0.1) if times else None,
+        time_p90_s=quantile(times, 0.9) if times else None,
+        makespan_median_s=quantile(makespans, 0.5),
+        best_median=None if middle is None else sign * middle,
+        slot_seconds_mean=fmean(result.slot_seconds for result in results),
+        busy_mean=fmean(result.busy_fraction for result in results),
+    )

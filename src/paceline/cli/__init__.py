@@ -1,0 +1,1 @@
+"""The command line. Nothing is imported before a command asks for it."""

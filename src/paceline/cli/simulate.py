@@ -1,0 +1,101 @@
+"""`paceline simulate` and `paceline resume`: one study on virtual slots, from its start or its log.
+
+Knows where the log goes and when a study has failed. Does not know how anything is simulated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from paceline.api.simulation import simulation_of
+from paceline.api.studies import NewStudy, folded, opened
+from paceline.cli.environment import STORE
+from paceline.cli.options import (
+    json_option,
+    simulation_options,
+    simulation_with,
+    source_argument,
+    store_option,
+    study_argument,
+)
+from paceline.cli.progress import Bar
+
+if TYPE_CHECKING:
+    from paceline.api.simulation import SimResult
+
+
+@click.command()
+@source_argument
+@simulation_options()
+@click.option(
+    "--store",
+    metavar="URL",
+    help=f"Keep the log there. [default: nowhere; with --name, ${STORE.name} or {STORE.default}]",
+)
+@click.option("--name", help="Keep the log under this name. [default: made of source and policy]")
+@json_option
+def simulate(
+    source: str,
+    store: str | None,
+    name: str | None,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401 - the fields of Simulation, whatever they are
+) -> int:
+    """Simulate one study on virtual slots.
+
+    SOURCE is a trace file, or a synthetic workload: toy, toy:epochs=50, families:noise=0.02.
+
+    The study ends at the target, at the deadline, or when every trial has ended. Durations are
+    written 90, 90s, 10m, 1h30m or 2d. Nothing is written unless --store or --name is given.
+    """
+    simulation = simulation_with(options, source=source)
+    if not store and name is None:
+        with Bar("simulating") as bar:
+            return _finish(simulation.run(watch=bar.watch()), as_json)
+    keeper = NewStudy(store or STORE.read())
+    try:
+        with Bar("simulating") as bar:
+            result = simulation.run(name=name, remember=keeper.remember, watch=bar.watch())
+    finally:
+        # After an interrupt too: what was simulated so far can be resumed.
+        keeper.close()
+    return _finish(result, as_json)
+
+
+@click.command()
+@study_argument
+@store_option
+@json_option
+def resume(study: str, store: str, as_json: bool) -> int:
+    """Go on with an unfinished study.
+
+    A simulated study is lived through again up to where its log ends, and goes on from there; its
+    source must be where it was. A study that has ended is left alone.
+    """
+    with opened(store, lazy=True) as kept:
+        with Bar(f"reading {study}") as bar:
+            log = list(bar.counted(kept.read(study)))
+        end = folded(log).end
+        if end is not None:
+            click.echo(f"study {study!r} has ended: {end.why}.", err=as_json)
+            return 0
+        with Bar(f"simulating {study}") as bar:
+            result = simulation_of(log).resume(
+                log, remember=lambda steps: kept.append(study, steps), watch=bar.watch()
+            )
+    return _finish(result, as_json)
+
+
+def _finish(result: SimResult, as_json: bool) -> int:
+    """Show the result; the exit code says whether anything came of the study."""
+    if as_json:
+        click.echo(msgspec.json.encode(result))
+    else:
+        from paceline.cli import views
+
+        views.show(views.simulated(result))
+    failed = result.trials_started > 0 and result.trials_failed == result.trials_started
+    return 1 if failed or result.end == "stalled" else 0
