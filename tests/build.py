@@ -78,7 +78,8 @@ class Played:
             **spec,
         )
         generator = generator or Queued(configs=[run.config for run in trace.runs])
-        self.machine = Machine(Brains(policy or Fifo(), generator, allocator or Fixed()))
+        self.brains = Brains(policy or Fifo(), generator, allocator or Fixed())
+        self.machine = Machine(self.brains)
         self.engine = SimEngine(
             workload or Recorded(trace, share=self.spec.share),
             Cluster(slots=slots, **(cluster or {})),

@@ -156,7 +156,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(asked=st.booleans(), some=st.booleans())
     def a_forecast_arrives(self, asked: bool, some: bool) -> None:
-        asks = list(self.machine.state.asks)
+        asks = list(self.machine.state.questions.forecasts)
         trial, epoch = asks[0] if asked and asks else (7, 3)
         forecast = Forecast((6,), (tuple(range(len(LEVELS))),)) if some else None
         self.say(e.Forecasted(at=self.at, trial=trial, epoch=epoch, forecast=forecast))
@@ -164,13 +164,13 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(which=st.lists(st.integers(0, len(CONFIGS)), min_size=1, max_size=4))
     def proposals_arrive(self, which: list[int]) -> None:
         for index in which:
-            awaited = sorted(self.machine.state.awaited)
+            awaited = sorted(self.machine.state.questions.awaited)
             config = CONFIGS[index] if index < len(CONFIGS) else None
             self.say(e.Proposed(at=self.at, number=awaited[0] if awaited else 99, config=config))
 
     @rule(asked=st.booleans())
     def somebody_wakes(self, asked: bool) -> None:
-        wakes = sorted(self.machine.state.wakes, key=str)
+        wakes = sorted(self.machine.state.questions.wakes, key=str)
         at, trial = wakes[0] if asked and wakes else (self.at, 5)
         self.say(e.Woke(at=at, trial=trial))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from build import Played, table
 
+from build import Played, table
 from paceline.allocation.speedup import SpeedUp, parse_speedup
 from paceline.core.decisions import EndCause, Launch
 from paceline.core.events import Cause, Ended, Saved

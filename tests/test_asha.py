@@ -7,10 +7,10 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 import pytest
-from build import Played, table
 from hypothesis import given
 from hypothesis import strategies as st
 
+from build import Played, table
 from paceline.core.decisions import Go, Open, Pause
 from paceline.core.errors import SpecError
 from paceline.core.events import Reported

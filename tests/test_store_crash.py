@@ -135,10 +135,10 @@ def hold(path: str, study: str) -> None:
     store = open_store(path, create=True)
     store.append(study, log_of(1))
     if os.fork() == 0:
+        say("the child is there")
         hear()
         say("the child is gone")
         os._exit(0)
-    say("holding")
     signal.pause()
 
 
@@ -155,7 +155,7 @@ def take_turns(folder: str, turns: str) -> None:
         # Fails where the token exists: another process believes that it holds the claim.
         os.close(os.open(os.path.join(folder, "token"), os.O_CREAT | os.O_EXCL))
         os.unlink(os.path.join(folder, "token"))
-        claim.release()
+        claim.close()
         left -= 1
 
 
@@ -305,7 +305,7 @@ def test_a_store_whose_making_was_cut_short_is_made_by_the_next(tmp_path: Path) 
 def test_a_study_is_free_when_its_writer_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with other(hold, path, "study") as writer:
-        assert heard(writer) == "holding"
+        assert heard(writer) == "the child is there"
         with closing(open_store(str(path), create=False)) as store:
             log = log_of(2)
             with pytest.raises(StoreError, match=f"'study' .* by process {writer.pid}: wait"):

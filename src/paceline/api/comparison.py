@@ -13,10 +13,11 @@ import os
 import signal
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import product
+from queue import Empty, SimpleQueue
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from paceline.engines.sim.traces import Trace
 
-    # Told after each run: how many are done, of how many.
+    # Told after each run, and now and then: how many are done, of how many.
     Watch = Callable[[int, int], None]
 
 
@@ -172,9 +173,8 @@ def _together(runs: Sequence[Simulation], workers: int, watch: Watch | None) -> 
     )
     try:
         with _no_interrupts():
-            pending: list[Future[SimResult]] = [pool.submit(_simulate, run) for run in runs]
-        for done, future in enumerate(as_completed(pending), 1):
-            future.result()  # raises at once what went wrong
+            pending = [pool.submit(_simulate, run) for run in runs]
+        for done in _completed(pending):
             if watch is not None:
                 watch(done, len(runs))
         return [future.result() for future in pending]
@@ -185,6 +185,19 @@ def _together(runs: Sequence[Simulation], workers: int, watch: Watch | None) -> 
         raise
     finally:
         pool.shutdown()
+
+
+def _completed(pending: Sequence[Future[SimResult]]) -> Iterator[int]:
+    """Yield how many are done, at each that ends and twice a second. Raises what one raised."""
+    ended: SimpleQueue[Future[SimResult]] = SimpleQueue()
+    for future in pending:
+        future.add_done_callback(ended.put)
+    done = 0
+    while done < len(pending):
+        with suppress(Empty):
+            ended.get(timeout=0.5).result()
+            done += 1
+        yield done
 
 
 @contextmanager

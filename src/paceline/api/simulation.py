@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +17,7 @@ from msgspec import Struct
 from paceline.allocation.speedup import parse_speedup
 from paceline.api.parts import build, parse_part
 from paceline.core.decisions import EndCause, Step
-from paceline.core.errors import LogError, SpecError
+from paceline.core.errors import LogError, SpecError, unknown
 from paceline.core.events import Opened
 from paceline.core.rng import shuffled, stream
 from paceline.core.values import Budget, Config, Part, Saves, Status, StudySpec, Target
@@ -268,7 +268,19 @@ def _synthetic(source: str, seed: int) -> Synthetic | None:
     name, colon, _ = source.partition(":")
     made = synthetic(name, {}, seed)
     # Parameters are read only after a name that is known: a file's path may hold a colon too.
-    return synthetic(name, parse_part(source).params, seed) if made and colon else made
+    if made is None or not colon:
+        return made
+    hints = get_type_hints(type(made).__init__)
+    known = {param: hint for param, hint in hints.items() if param not in ("seed", "return")}
+    params: Config = {}
+    for param, value in parse_part(source).params.items():
+        if param not in known:
+            raise unknown(f"parameter of {name!r}:", param, known)
+        try:
+            params[param] = msgspec.convert(value, known[param])
+        except msgspec.ValidationError as error:
+            raise SpecError(f"workload {name!r}: {param}={value!r}: {error}.") from None
+    return synthetic(name, params, seed)
 
 
 def _both(

@@ -6,6 +6,7 @@ tab wants names or nothing.
 
 from __future__ import annotations
 
+from glob import escape, glob
 from typing import TYPE_CHECKING
 
 import click
@@ -42,9 +43,12 @@ def complete_study(
 def complete_source(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return the synthetic workloads, and let the shell add the files."""
-    made = [CompletionItem(name) for name in SYNTHETIC if name.startswith(incomplete)]
-    return [*made, CompletionItem(incomplete, type="file")]
+    """Return a synthetic workload that begins so, or let the shell look for files."""
+    names = [name for name in SYNTHETIC if incomplete and name.startswith(incomplete)]
+    # One or the other: bash offers files only where it is offered nothing else.
+    if names and not glob(f"{escape(incomplete)}*"):
+        return [CompletionItem(name) for name in names]
+    return [CompletionItem(incomplete, type="file")]
 
 
 def complete_part(kind: Kind, *, several: bool = False) -> Complete:

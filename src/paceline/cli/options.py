@@ -162,13 +162,14 @@ def simulation_options(*, without: Sequence[str] = ()) -> Callable[[Command], Co
             shown = f"{default:g}" if isinstance(default, float) else default
             text = f"{flag.help} [default: {shown}]" if said else flag.help
             kind = _COMPLETIONS.get(flag.field)
+            # `is_flag=False` would make click take `-5` for an option rather than for a value.
+            value: dict[str, Any] = {"is_flag": True} if flag.type is bool else {"type": flag.type}
             command = click.option(
                 flag.name,
                 flag.field,
-                type=None if flag.type is bool else flag.type,
-                is_flag=flag.type is bool,
                 help=text,
                 shell_complete=complete_part(kind) if kind else None,
+                **value,
             )(command)
         return command
 

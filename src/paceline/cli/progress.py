@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 # What is over sooner is not worth a flicker.
 PATIENCE_S = 1.0
-# Steps between two looks at the clock: a simulation makes a hundred thousand of them a second.
-EVERY = 256
+# As often as an eye can follow; a simulation makes ten thousand steps in this time.
+EVERY_S = 0.1
 
 
 class Bar:
@@ -40,13 +40,10 @@ class Bar:
         self._label = label
         self._console = console
         self._clock = clock
-        self._began = clock()
+        # Whether anybody would see it.
+        self.wanted = sys.stderr.isatty() if console is None else console.is_terminal
+        self._next = clock() + PATIENCE_S
         self._shown: tuple[Progress, TaskID] | None = None
-
-    @property
-    def wanted(self) -> bool:
-        """Whether anybody would see it."""
-        return sys.stderr.isatty() if self._console is None else self._console.is_terminal
 
     def __enter__(self) -> Self:
         return self
@@ -61,52 +58,63 @@ class Bar:
             self._shown[0].stop()
             self._shown = None
 
-    def show(self, share: float | None, note: str = "") -> None:
-        """Say how far it is, from 0 to 1; None is not known."""
-        if not self.wanted or self._clock() - self._began < PATIENCE_S:
-            return
+    def show(self, share: float | None, note: str) -> None:
+        """Say how far it is, from 0 to 1; None is not known. Said too often, it is not heard."""
+        if self._due():
+            self._draw(share, note)
+
+    def _draw(self, share: float | None, note: str) -> None:
         progress, task = self._shown or self._appear()
         if share is None:
             progress.update(task, total=None, note=note)
         else:
             progress.update(task, total=1.0, completed=share, note=note)
 
+    def watch(self) -> Callable[[StudyState], None] | None:
+        """Return what a simulation may call after each step; None where nobody would see it."""
+        if not self.wanted:
+            return None
+
+        def watch(state: StudyState) -> None:
+            # Asked before anything is counted: it is called for every step.
+            if self._due():
+                note = f"{len(state.trials)} trials, {state.reports} reports"
+                self._draw(share_done(state), note)
+
+        return watch
+
+    def counted(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items, and say how many there were so far."""
+        if not self.wanted:
+            yield from items
+            return
+        for number, item in enumerate(items, 1):
+            yield item
+            self.show(None, f"{number} steps")
+
+    def _due(self) -> bool:
+        if not self.wanted:
+            return False
+        now = self._clock()
+        if now < self._next:
+            return False
+        self._next = now + EVERY_S
+        return True
+
     def _appear(self) -> tuple[Progress, TaskID]:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.fields[note]}", markup=False),
-            TimeElapsedColumn(),
             console=self._console or Console(stderr=True),
             transient=True,
         )
         self._shown = progress, progress.add_task(self._label, total=1.0, note="")
         progress.start()
         return self._shown
-
-    def watch(self) -> Callable[[StudyState], None] | None:
-        """Return what a simulation may call after each step; None where nobody would see it."""
-        if not self.wanted:
-            return None
-        steps = 0
-
-        def watch(state: StudyState) -> None:
-            nonlocal steps
-            steps += 1
-            if steps % EVERY == 0:
-                self.show(share_done(state), f"{len(state.trials)} trials, {state.reports} reports")
-
-        return watch
-
-    def counted(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items, and say how many there were so far."""
-        for number, item in enumerate(items, 1):
-            yield item
-            if number % EVERY == 0:
-                self.show(None, f"{number} steps")
 
 
 def share_done(state: StudyState) -> float:

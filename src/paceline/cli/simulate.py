@@ -22,6 +22,7 @@ from paceline.cli.options import (
     study_argument,
 )
 from paceline.cli.progress import Bar
+from paceline.core.errors import SpecError
 
 if TYPE_CHECKING:
     from paceline.api.simulation import SimResult
@@ -52,6 +53,8 @@ def simulate(
     written 90, 90s, 10m, 1h30m or 2d. Nothing is written unless --store or --name is given.
     """
     simulation = simulation_with(options, source=source)
+    if name == "":
+        raise SpecError("--name is empty: give the study a name, or leave it out.")
     if not store and name is None:
         with Bar("simulating") as bar:
             return _finish(simulation.run(watch=bar.watch()), as_json)

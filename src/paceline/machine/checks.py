@@ -156,7 +156,7 @@ def wishes_are_on_the_way(state: StudyState) -> Iterator[str]:
 
 def after_the_end_nothing_is_asked(state: StudyState) -> Iterator[str]:
     """Questions are about trials that exist."""
-    for number, epoch in state.asks:
+    for number, epoch in state.questions.forecasts:
         if not 0 <= number < len(state.trials) or epoch > state.trials[number].epoch:
             yield f"a forecast was asked of trial {number} at epoch {epoch}"
 

@@ -89,12 +89,13 @@ class Filler:
     def _obtainable(self, machine: Decider) -> bool:
         """Say whether a config can be had now; ask for one where that takes time."""
         state = machine.state
-        if self._generator.pure or state.offers:
+        questions = state.questions
+        if self._generator.pure or questions.offers:
             return True
         # One question for each slot that could use the answer, and no more.
-        while len(state.awaited) < state.free:
+        while len(questions.awaited) < state.free:
             machine.decide(
-                d.AskProposal(number=state.proposals, why="a free slot wants a new trial")
+                d.AskProposal(number=questions.proposals, why="a free slot wants a new trial")
             )
         return False
 
@@ -125,8 +126,8 @@ class Filler:
 
     def _config(self, machine: Decider) -> Config | None:
         state = machine.state
-        if state.offers:
-            return canonical(state.offers[0])  # taken by the Open that follows
+        if state.questions.offers:
+            return canonical(state.questions.offers[0])  # taken by the Open that follows
         config = self._generator.propose(state.taken, state)
         if config is None:
             machine.decide(d.Close(why="the generator has no more configs"))
@@ -157,20 +158,21 @@ class Filler:
                 continue
             width = _clipped(wanted, state)
             if width != attempt.width and not attempt.halting:
-                why = f"the allocator gives it {width:g} slots instead of {attempt.width:g}"
+                why = f"the allocator gives it width {width:g} instead of {attempt.width:g}"
                 machine.decide(d.Resize(attempt=attempt.id, width=width, why=why))
 
     def watch(self, machine: Decider) -> None:
         """Ask to be woken when the budget will be spent; end the study if nothing is left."""
         state = machine.state
         limit = state.spec.budget.slot_seconds
-        if limit is not None and state.held > 0.0:
-            at = state.now + (limit - state.slot_seconds) / state.held
-            if not any(sooner <= at for sooner, _ in state.wakes):
+        questions = state.questions
+        if limit is not None and state.meter.held > 0.0:
+            at = state.now + (limit - state.slot_seconds) / state.meter.held
+            if not any(sooner <= at for sooner, _ in questions.wakes):
                 why = f"{limit:g} slot-seconds will be used up then"
                 machine.decide(d.WakeAt(at=at, why=why))
-        if not (state.attempts or state.ready or state.asks or state.awaited):
-            waiting = state.wakes - {(state.spec.budget.deadline_s, None)}
+        if not (state.attempts or state.ready or questions.forecasts or questions.awaited):
+            waiting = questions.wakes - {(state.spec.budget.deadline_s, None)}
             if state.capacity > 0 and not waiting:
                 why = f"nothing is left to run: {len(state.trials)} trials were opened"
                 machine.decide(d.End(cause=d.EndCause.QUIET, why=why))

@@ -133,10 +133,9 @@ class Machine:
         retries = self.state.spec.retries
         if trial is None or not trial.alive or trial.failures <= retries:
             return
-        times = "once" if trial.failures == 1 else f"{trial.failures} times"
         # The note is the user's own error: it is what they need to read.
         note = f": {event.note}" if event.note else ""
-        why = f"it failed {times} and may be retried {retries} times{note}"
+        why = f"failure {trial.failures}, and only {retries} may be retried{note}"
         self.decide(d.Fail(trial=trial.id, why=why))
 
     def _subject(self, event: e.Forecasted | e.Woke) -> None:

@@ -60,9 +60,7 @@ def order_for(attempt: Attempt) -> Order:
     return order._replace(goal=min(attempt.goal, epoch)) if attempt.yielding else order
 
 
-def _order(
-    members: Sequence[Trial], lead: Trial, epoch: int, pending: tuple[int, ...]
-) -> Order:
+def _order(members: Sequence[Trial], lead: Trial, epoch: int, pending: tuple[int, ...]) -> Order:
     if len(members) == 1:
         return Order(lead, max(lead.goal, epoch), ())
     goal = max(lead.goal, epoch)

@@ -100,7 +100,7 @@ class Rides:
             self.attach(trial)
 
     def part(self, attempt: Attempt) -> None:
-        """Let go the trials whose path the attempt has left, unless it may still have saved there."""
+        """Let go the trials whose path the attempt has left without a save that is still to come."""
         if len(attempt.members) == 1 and attempt.members[0] is attempt.trial:
             return
         leaving = [trial for trial in attempt.members if _left_behind(trial, attempt)]

@@ -6,13 +6,14 @@ equal. Brains read it through the views of `core.ports`.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import LogError
-from paceline.core.values import NO_LOSS, Config, Metrics, Status, StudySpec, TrialId, finite, loss_of
+from paceline.core.values import NO_LOSS, Metrics, Status, StudySpec, TrialId, finite, loss_of
+from paceline.machine.meter import Meter
+from paceline.machine.questions import Questions
 from paceline.machine.records import Attempt, Trial
 from paceline.machine.rides import Rides
 from paceline.machine.slots import Slots
@@ -47,13 +48,9 @@ class StudyState:
         self.subject: Trial | None = None
         # Set by the machine before it asks the policy who is next; no part of the fold.
         self.new = False
-        self.asks: dict[tuple[TrialId, int], d.AskForecast] = {}
+        self.questions = Questions()
         # Configs taken from the generator; forked trials take none.
         self.taken = 0
-        self.proposals = 0
-        self.awaited: set[int] = set()
-        self.offers: deque[Config] = deque()
-        self.wakes: set[tuple[float, TrialId | None]] = set()
         self.inbox = 0
         self.best: Trial | None = None
         self.best_loss = NO_LOSS
@@ -70,13 +67,7 @@ class StudyState:
         self.strays = 0
         # Trials opened in a row that needed no training, because all was known.
         self.idle_opens = 0
-        # Slot time of attempts that have ended, and what is needed to add those that have not.
-        self._past_slot_s = 0.0
-        self._held = 0.0
-        self._held_since = 0.0
-        # Slot time there was up to the last change of capacity.
-        self._past_capacity_s = 0.0
-        self._capacity_since = 0.0
+        self.meter = Meter()
         self._sign = 1.0
         self._metric = ""
 
@@ -97,19 +88,14 @@ class StudyState:
         return self.slots.free
 
     @property
-    def held(self) -> float:
-        """The width of everything that runs."""
-        return self._held
-
-    @property
     def slot_seconds(self) -> float:
         """Slot time used so far, running attempts included."""
-        return self._past_slot_s + self._held * self.now - self._held_since
+        return self.meter.used(self.now)
 
     @property
     def capacity_seconds(self) -> float:
         """Slot time there was so far, used or not."""
-        return self._past_capacity_s + self.slots.capacity * (self.now - self._capacity_since)
+        return self.meter.offered(self.slots.capacity, self.now)
 
     def apply(self, entry: Entry) -> None:
         """Take one entry."""
@@ -126,9 +112,6 @@ class StudyState:
         self.tree = Tree(event.spec.epochs)
         self._sign = event.spec.sign
         self._metric = event.spec.metric
-
-    def _clock(self, event: e.Resumed) -> None:
-        self._tick(event.at)
 
     def _tick(self, at: float) -> None:
         if at > self.now:
@@ -226,11 +209,7 @@ class StudyState:
         if attempt is None:
             return
         self.slots.release(attempt.slots, attempt.width)
-        self._past_slot_s += attempt.width * (self.now - attempt.launched_at)
-        self._held -= attempt.width
-        self._held_since -= attempt.width * attempt.launched_at
-        if not self.attempts:
-            self._held = self._held_since = 0.0  # no dust from adding and subtracting shares
+        self.meter.end(attempt.width, attempt.launched_at, self.now)
         self.subject = attempt.trial
         if event.cause is e.Cause.FAILED:
             attempt.trial.failures += 1
@@ -243,38 +222,25 @@ class StudyState:
 
     def _forecasted(self, event: e.Forecasted) -> None:
         self._tick(event.at)
-        self.subject = None
-        if self.asks.pop((event.trial, event.epoch), None) is not None:
-            self.subject = self.trials[event.trial]
-            if event.forecast is not None:
-                self.subject.forecast = event.forecast
-
-    def _proposed(self, event: e.Proposed) -> None:
-        self._tick(event.at)
-        if event.number not in self.awaited:
-            return
-        self.awaited.discard(event.number)
-        if event.config is None:
-            self.closed = True
-        else:
-            self.offers.append(event.config)
-
-    def _capacity(self, event: e.CapacityChanged) -> None:
-        self._tick(event.at)
-        self._count_capacity()
-        self.slots.change(event.slots)
-
-    def _count_capacity(self) -> None:
-        """Settle the slot time there was, before the number of slots changes."""
-        self._past_capacity_s = self.capacity_seconds
-        self._capacity_since = self.now
+        trial = self.questions.forecasted(event)
+        self.subject = None if trial is None else self.trials[trial]
+        if self.subject is not None and event.forecast is not None:
+            self.subject.forecast = event.forecast
 
     def _woke(self, event: e.Woke) -> None:
         self._tick(event.at)
-        self.subject = None
-        if (event.at, event.trial) in self.wakes:
-            self.wakes.discard((event.at, event.trial))
-            self.subject = None if event.trial is None else self.trials[event.trial]
+        trial = self.questions.woke(event)
+        self.subject = None if trial is None else self.trials[trial]
+
+    def _proposed(self, event: e.Proposed) -> None:
+        self._tick(event.at)
+        if not self.questions.proposed(event):
+            self.closed = True
+
+    def _capacity(self, event: e.CapacityChanged) -> None:
+        self._tick(event.at)
+        self.meter.offer(self.slots.capacity, self.now)
+        self.slots.change(event.slots)
 
     def _commanded(self, event: e.Commanded) -> None:
         self._tick(event.at)
@@ -310,8 +276,8 @@ class StudyState:
         self.live += 1
         if decision.source is None:
             self.taken += 1
-            if self.offers:
-                self.offers.popleft()
+            if self.questions.offers:
+                self.questions.offers.popleft()
         trial.goal = decision.until
         self.rides.want(trial)
         free_of_cost = trial.attempt is None and trial.id not in self.rides.ready
@@ -322,19 +288,10 @@ class StudyState:
         trial.goal = decision.until
         self.rides.want(trial)
 
-    def _pause(self, decision: d.Pause) -> None:
-        """Nothing changes: the trial stands at its goal. The log keeps the reason."""
-
     def _cut(self, decision: d.Cut) -> None:
         trial = self.trials[decision.trial]
         self.rides.forget(trial)
         trial.goal = trial.epoch
-
-    def _stop(self, decision: d.Stop) -> None:
-        self._over(self.trials[decision.trial], Status.STOPPED)
-
-    def _fail(self, decision: d.Fail) -> None:
-        self._over(self.trials[decision.trial], Status.FAILED)
 
     def _over(self, trial: Trial, how: Status) -> None:
         self.rides.forget(trial)
@@ -365,8 +322,7 @@ class StudyState:
         attempt.launched_at = self.now
         self.attempts[attempt.id] = attempt
         self.slots.take(decision.slots, decision.width)
-        self._held += decision.width
-        self._held_since += decision.width * self.now
+        self.meter.start(decision.width, self.now)
         self.rides.board(attempt)
 
     def _amend(self, decision: d.Amend) -> None:
@@ -386,11 +342,8 @@ class StudyState:
         attempt.halting = True
         self.rides.release(attempt)
 
-    def _resize(self, decision: d.Resize) -> None:
-        self._yield(self.attempts[decision.attempt])
-
     def _retire(self, decision: d.Retire) -> None:
-        self._count_capacity()
+        self.meter.offer(self.slots.capacity, self.now)
         self.slots.retire(decision.slots)
         for attempt in self.attempts.values():
             if not set(attempt.slots).isdisjoint(decision.slots):
@@ -403,26 +356,20 @@ class StudyState:
     # What was asked from outside
 
     def _ask_forecast(self, decision: d.AskForecast) -> None:
-        self.asks[decision.trial, decision.epoch] = decision
+        self.questions.ask_forecast(decision)
         self.trials[decision.trial].asked = decision.epoch
-
-    def _ask_proposal(self, decision: d.AskProposal) -> None:
-        self.proposals += 1
-        self.awaited.add(decision.number)
-
-    def _wake_at(self, decision: d.WakeAt) -> None:
-        self.wakes.add((decision.at, decision.trial))
-
-    def _provide(self, decision: d.Provide) -> None:
-        """Nothing changes before CapacityChanged answers."""
 
     def _ended(self, decision: d.End) -> None:
         self.end = decision
 
 
+def _nothing(state: StudyState, decision: d.AnyDecision) -> None:
+    """Change nothing."""
+
+
 _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     e.Opened: StudyState._opened,
-    e.Resumed: StudyState._clock,
+    e.Resumed: lambda state, event: state._tick(event.at),
     e.Reported: StudyState._reported,
     e.Saved: StudyState._saved,
     e.Missed: StudyState._missed,
@@ -435,20 +382,20 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     e.Adopted: StudyState._adopted,
     d.Open: StudyState._open,
     d.Go: StudyState._go,
-    d.Pause: StudyState._pause,
+    d.Pause: _nothing,  # the trial stands at its goal, and the log keeps the reason
     d.Cut: StudyState._cut,
-    d.Stop: StudyState._stop,
-    d.Fail: StudyState._fail,
+    d.Stop: lambda state, stop: state._over(state.trials[stop.trial], Status.STOPPED),
+    d.Fail: lambda state, fail: state._over(state.trials[fail.trial], Status.FAILED),
     d.Credit: StudyState._credit,
     d.Close: StudyState._close,
     d.Launch: StudyState._launch,
     d.Amend: StudyState._amend,
     d.Halt: StudyState._halt,
-    d.Resize: StudyState._resize,
+    d.Resize: lambda state, resize: state._yield(state.attempts[resize.attempt]),
     d.Retire: StudyState._retire,
     d.AskForecast: StudyState._ask_forecast,
-    d.AskProposal: StudyState._ask_proposal,
-    d.WakeAt: StudyState._wake_at,
-    d.Provide: StudyState._provide,
+    d.AskProposal: lambda state, ask: state.questions.ask_proposal(ask),
+    d.WakeAt: lambda state, ask: state.questions.ask_wake(ask),
+    d.Provide: _nothing,  # CapacityChanged answers
     d.End: StudyState._ended,
 }

@@ -25,15 +25,14 @@ if TYPE_CHECKING:
 def study_story(steps: Iterable[Step]) -> Iterator[str]:
     """Tell what mattered to the study as a whole."""
     state = StudyState()
-    best = NO_LOSS
+    leader = None
     for step in steps:
         for entry in step.entries:
             state.apply(entry)
             text = _study_sentence(entry, state)
-            if text is None and state.best_loss < best and state.best is not None:
-                value = _value(state.best_loss, state.spec)
-                text = f"trial {state.best.id} is the best with {value} at epoch {state.best_epoch}"
-            best = state.best_loss
+            if text is None and state.best is not leader:
+                text = f"the lead goes to {_leader(state)}"
+            leader = state.best
             if text is not None:
                 yield f"{span(state.now)}: {text}."
     if state.number and state.end is None:
@@ -84,7 +83,7 @@ class _Teller:
         yield from self._tell(trial, state.spec)
         place = f"{_STANDS[trial.status]} at epoch {trial.epoch}"
         best = "" if trial.best_loss == NO_LOSS else _best(trial, state.spec)
-        yield f"{span(state.now)}: it {place}{best}."
+        yield f"In the end it {place}{best}."
 
     def _trainer(self, entry: Entry, trial: Trial) -> str:
         if isinstance(entry, d.Credit):
@@ -134,13 +133,20 @@ def _study_sentence(entry: Entry, state: StudyState) -> str | None:
             return f"trial {trial} is given up: {why}"
         case d.End(why=why):
             opened, trained = len(state.trials), state.epochs_trained
-            return f"the study ends after {opened} trials and {trained} epochs: {why}"
+            best = "nobody has a number" if state.best is None else f"the best is {_leader(state)}"
+            return f"the study ends after {opened} trials and {trained} epochs, {best}: {why}"
     return None
+
+
+def _leader(state: StudyState) -> str:
+    assert state.best is not None
+    value = _value(state.best_loss, state.spec)
+    return f"trial {state.best.id} with {value} at epoch {state.best_epoch}"
 
 
 def _trial_sentence(entry: Entry, trial: Trial, state: StudyState) -> str | None:
     if isinstance(entry, d.End):
-        return f"the study ends: {entry.why}"
+        return f"the study ends: {entry.why}" if trial.alive else None
     if getattr(entry, "trial", None) == trial.id:
         return _about_trial(entry, state)
     attempt = state.attempts.get(getattr(entry, "attempt", -1))
@@ -184,7 +190,7 @@ def _about_trial(entry: Entry, state: StudyState) -> str | None:
 def _about_attempt(entry: Entry) -> str | None:
     match entry:
         case d.Resize(width=width, why=why):
-            return f"moves to {width:g} slots at the next epoch's end: {why}"
+            return f"moves to width {width:g} at the next epoch's end: {why}"
         case d.Halt(attempt=attempt, why=why):
             return f"attempt {attempt} is ended at once: {why}"
         case e.Missed(epoch=epoch):

@@ -23,20 +23,20 @@ class Held(Exception):
 
 
 class Claim:
-    """A lock on a file, held from construction to `release`, or to the end of the process.
+    """A lock on a file, held from construction to `close`, or to the end of the process.
 
-    Raises Held where another claim on the same file lives, in this process or another, and OSError
-    where the file cannot be made.
+    Where another claim on the same file lives, in this process or another, it is awaited, or Held
+    is raised. Raises OSError where the file cannot be made.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, wait: bool = False) -> None:
         self._path = path
-        self._descriptor = _locked(path)
+        self._descriptor = _locked(path, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         _held.add(self._descriptor)
         os.ftruncate(self._descriptor, 0)
         os.write(self._descriptor, str(os.getpid()).encode())
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Let go, and leave no file behind."""
         _held.discard(self._descriptor)
         # Unlinked while it is still locked: whoever opens the name from now on makes a new file.
@@ -45,11 +45,11 @@ class Claim:
         os.close(self._descriptor)
 
 
-def _locked(path: Path) -> int:
+def _locked(path: Path, how: int) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, how)
             if _is_at(descriptor, path):
                 return descriptor
         except BlockingIOError:

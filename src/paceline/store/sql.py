@@ -195,7 +195,7 @@ class SqlStore:
         finally:
             self._closed = True
             for claim in self._claims.values():
-                claim.release()
+                claim.close()
             self._claims.clear()
             self._reads.dispose()
 
@@ -203,13 +203,13 @@ class SqlStore:
         """Check that this is a store of our version; make the tables of an empty one."""
         with self._transaction(self._reads) as connection:
             empty = self._check(connection, create)
-        self._file.settle(self._reads)
-        if empty:
-            with self._transaction(self._writes) as connection:
-                # Asked again under the write lock: somebody else may be making the same store.
-                if self._check(connection, create):
-                    _tables.create_all(connection)
-                    connection.execute(insert(_version), {"version": SCHEMA})
+        if not empty:
+            return
+        with self._file.making(self._reads), self._transaction(self._writes) as connection:
+            # Asked again: somebody else may just have made the same store.
+            if self._check(connection, create):
+                _tables.create_all(connection)
+                connection.execute(insert(_version), {"version": SCHEMA})
 
     def _check(self, connection: Connection, create: bool) -> bool:
         """Return whether the database is empty; refuse what is not a store of our version."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from paceline.core.errors import StoreError
 from paceline.store.claims import Claim, Held
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # How long a transaction waits for another process's. Each takes milliseconds, so whoever waits
@@ -84,14 +85,18 @@ class SqliteFile:
         event.listen(engine, "begin", _begin)
         return engine
 
-    def settle(self, engine: Engine) -> None:
-        """Let readers and the writer work side by side. The file remembers it."""
-        try:
-            # On the bare connection, because the mode cannot change inside a transaction.
-            with closing(engine.raw_connection()) as connection:
-                connection.cursor().execute("PRAGMA journal_mode=WAL")
-        except sqlite3.Error as error:
-            raise StoreError(self.complaint(error)) from error
+    @contextmanager
+    def making(self, engine: Engine) -> Iterator[None]:
+        """Prepare an empty file for a store's tables, and keep others who would do so waiting."""
+        # Two that change the mode at once fail instead of waiting, however patient they are.
+        with closing(self._lock(self._path.with_name(f"{self._path.name}.lock"), wait=True)):
+            try:
+                # On the bare connection, because the mode cannot change inside a transaction.
+                with closing(engine.raw_connection()) as connection:
+                    connection.cursor().execute("PRAGMA journal_mode=WAL")
+            except sqlite3.Error as error:
+                raise StoreError(self.complaint(error)) from error
+            yield
 
     def claim(self, study: str) -> Claim:
         """Take the right to append to this study, or say who has it."""
@@ -99,17 +104,12 @@ class SqliteFile:
         code = sha256(study.encode(errors="surrogatepass")).hexdigest()[:16]
         path = self._path.with_name(f"{self._path.name}.{code}.lock")
         try:
-            return Claim(path)
+            return self._lock(path)
         except Held as held:
             raise StoreError(
                 f"study {study!r} in {self.name} is being written by {held.holder}: "
                 "wait until that ends or stop it, or choose another name for a new study."
             ) from None
-        except OSError as error:
-            raise StoreError(
-                f"study {study!r} in {self.name} cannot be locked ({error.strerror}: {path}): "
-                "check that you may write to that folder."
-            ) from error
 
     def complaint(self, error: BaseException) -> str:
         """Return what SQLite's error means, as one sentence."""
@@ -117,6 +117,15 @@ class SqliteFile:
         # The low byte is the kind, the rest tells sub-kinds apart.
         known = _COMPLAINTS.get(code & 0xFF) if code is not None else None
         return f"{self.name} {known}" if known else f"{self.name} cannot be used: {error}."
+
+    def _lock(self, path: Path, *, wait: bool = False) -> Claim:
+        try:
+            return Claim(path, wait=wait)
+        except OSError as error:
+            raise StoreError(
+                f"{self.name} cannot be locked ({error.strerror}: {path}): "
+                "check that you may write to that folder."
+            ) from error
 
     def _look(self, create: bool) -> None:
         path, folder = self._path, self._path.parent

@@ -19,18 +19,21 @@ def picture(state: StudyState) -> dict[str, Any]:
     plain = {
         name: value
         for name, value in vars(state).items()
-        if name not in ("trials", "attempts", "slots", "rides", "tree", *_PASSING)
+        if name not in ("trials", "attempts", "rides", "tree", *_PARTS, *_PASSING)
     }
     plain["best"] = None if state.best is None else state.best.id
     return {
         **plain,
         "trials": [_trial(trial) for trial in state.trials],
         "attempts": [_attempt(attempt) for attempt in state.attempts.values()],
-        "slots": dict(vars(state.slots)),
+        **{name: dict(vars(getattr(state, name))) for name in _PARTS},
         "ready": list(state.rides.ready),
         "tree": [_node(node) for node in state.tree.nodes()] if state.number else [],
     }
 
+
+# Fields that are objects of plain fields.
+_PARTS = ("slots", "questions", "meter")
 
 # What an entry leaves behind for its own moment, and no later one reads.
 _PASSING = ("delivered", "departed", "subject", "new")
