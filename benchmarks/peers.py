@@ -71,7 +71,7 @@ CASES = (
     # Short ones scatter more.
     Case(4, 500, repeats=5),
     Case(64, 500, repeats=5),
-    *(Case(slots, 2_000) for slots in (4, 64, 1_000)),
+    *(Case(slots, 1_500) for slots in (4, 64, 1_000)),
     *(Case(slots, CONFIGS, who=(PROMOTING,)) for slots in (4, 64, 1_000)),
 )
 

@@ -1,4 +1,4 @@
-"""How tests run the command line: in this process, or as users do; and a small trace to run it on."""
+"""How tests run the command line, in this process or as users do; and a small trace for it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,17 @@ class Ran(NamedTuple):
 class Here:
     """Runs commands in this process, in a folder of their own and a terminal of 100 columns."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
         self.folder = folder
         self._capsys = capsys
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("COLUMNS", "100")
+        monkeypatch.delenv("PACELINE_STORE", raising=False)
 
     def __call__(self, *arguments: str | Path) -> Ran:
         self._capsys.readouterr()
@@ -76,7 +84,9 @@ def tiny(path: Path, *, runs: int = 6, epochs: int = 4, setup_s: float | None = 
         Run(
             number,
             {"lr": 0.1 / (number + 1), "width": 8 * (number + 1)},
-            array("d", [round(0.15 * (number + 1) * (1 - 0.5**e), 6) for e in range(1, epochs + 1)]),
+            array(
+                "d", [round(0.15 * (number + 1) * (1 - 0.5**e), 6) for e in range(1, epochs + 1)]
+            ),
             array("d", [10.0 + number] * epochs),
             setup_s,
         )

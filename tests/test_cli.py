@@ -25,10 +25,11 @@ from paceline.cli.main import COMMANDS, commands, main
 from paceline.cli.options import FLAGS
 from paceline.cli.progress import PATIENCE_S, Bar, share_done
 from paceline.engines.sim.synthetic import synthetic
-from paceline.machine.state import StudyState
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from paceline.machine.state import StudyState
 
 
 @pytest.fixture
@@ -36,10 +37,7 @@ def paceline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Here:
     """The command line, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("PACELINE_STORE", raising=False)
-    return Here(tmp_path, capsys)
+    return Here(tmp_path, capsys, monkeypatch)
 
 
 def fields(kind: type) -> list[str]:
@@ -117,7 +115,9 @@ def test_every_option_reaches_the_simulation(paceline: Here) -> None:
     ran = paceline("simulate", trace, *given.split())
     assert ran.code == 0, ran.err
     with closing(sqlite3.connect(paceline.folder / "paceline.db")) as store:
-        (body,) = store.execute("select body from paceline_steps order by number limit 1").fetchone()
+        (body,) = store.execute(
+            "select body from paceline_steps order by number limit 1"
+        ).fetchone()
     assert msgspec.convert(json.loads(body)["event"]["engine"], Simulation) == Simulation(
         source=str(trace),
         policy="asha:eta=2",
@@ -174,9 +174,7 @@ def test_a_file_may_have_a_colon_in_its_name(paceline: Here) -> None:
 
 
 @pytest.mark.traces
-def test_the_same_simulation_twice_differs_in_wall_time_alone(
-    paceline: Here, traces: Path
-) -> None:
+def test_the_same_simulation_twice_differs_in_wall_time_alone(paceline: Here, traces: Path) -> None:
     trace = traces / "nasbench_nlp_wikitext2.jsonl.gz"
     command = ("simulate", trace, "--policy", "asha", "--slots", "8", "--seed", "1", "--json")
     first, again = (json.loads(paceline(*command).out) for _ in range(2))
@@ -186,7 +184,7 @@ def test_the_same_simulation_twice_differs_in_wall_time_alone(
 @pytest.mark.traces
 def test_fifo_on_one_slot_takes_the_sum_of_all_epochs(paceline: Here, traces: Path) -> None:
     trace = traces / "nasbench_nlp_wikitext2.jsonl.gz"
-    options = "--policy fifo --order file --slots 1 --setup 0 --json".split()
+    options = ["--policy", "fifo", "--order", "file", "--slots", "1", "--setup", "0", "--json"]
     result = json.loads(paceline("simulate", trace, *options).out)
     with gzip.open(trace, "rt", encoding="utf-8") as lines:
         _, *runs = map(json.loads, lines)
@@ -197,7 +195,7 @@ def test_fifo_on_one_slot_takes_the_sum_of_all_epochs(paceline: Here, traces: Pa
 
 # Crashes and interrupts
 
-LONG = ("simulate", "families", "--trials", "300", "--seed", "3", "--store", "x.db", "--name", "a")
+LONG = ("simulate", "families", "--trials", "200", "--seed", "3", "--store", "x.db", "--name", "a")
 
 
 def begun(folder: Path) -> subprocess.Popen[str]:

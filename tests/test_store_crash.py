@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 BATCH = 7
+# Where Linux tells who waits for which lock.
+LOCKS = Path("/proc/locks")
+needs_locks = pytest.mark.skipif(not LOCKS.exists(), reason="nobody tells who waits for a lock")
 
 
 def log_of(length: int) -> list[Step]:
@@ -142,6 +145,13 @@ def hold(path: str, study: str) -> None:
     signal.pause()
 
 
+def wait_for(lock: str) -> None:
+    """Wait for a claim and hold it."""
+    with closing(Claim(Path(lock), wait=True)):
+        say("holding")
+        hear()
+
+
 def take_turns(folder: str, turns: str) -> None:
     """Claim and release again and again, and see that nobody else is in between."""
     say("ready")
@@ -210,6 +220,13 @@ def errors(process: subprocess.Popen[str]) -> str:
     """Return what the other process complained about, when it has ended."""
     assert process.stderr is not None
     return process.stderr.read()
+
+
+def until_waiting(process: subprocess.Popen[str]) -> None:
+    """Return when the other process stands before a lock; the kernel lists those with an arrow."""
+    marks = {"->", str(process.pid)}
+    while not any(marks <= set(line.split()) for line in LOCKS.read_text().splitlines()):
+        assert process.poll() is None, errors(process)
 
 
 def whole_prefix(path: Path, study: str) -> int:
@@ -335,6 +352,40 @@ def test_writers_of_different_studies_work_side_by_side(tmp_path: Path) -> None:
         for writer in writers:
             assert writer.wait() == 0, errors(writer)
     assert [whole_prefix(path, name) for name in names] == [60 * BATCH] * 3
+
+
+@needs_locks
+def test_a_store_that_two_make_at_once_is_made_once(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    making = Claim(path.with_name("runs.db.lock"))
+    with (
+        other(write_some, path, "a", 1) as first,
+        other(write_some, path, "b", 1) as second,
+    ):
+        for writer in (first, second):
+            tell(writer)
+            until_waiting(writer)
+        making.close()
+        for writer in (first, second):
+            assert writer.wait() == 0, errors(writer)
+    assert [whole_prefix(path, name) for name in "ab"] == [BATCH] * 2
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT version FROM paceline_store").fetchall() == [(1,)]
+
+
+@needs_locks
+def test_a_claim_on_a_file_that_its_last_holder_removed_is_taken_again(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    claim = Claim(path)
+    with other(wait_for, path) as waiting:
+        until_waiting(waiting)
+        claim.close()
+        assert heard(waiting) == "holding"
+        with pytest.raises(Held, match=str(waiting.pid)):
+            Claim(path)
+        tell(waiting)
+        assert waiting.wait() == 0, errors(waiting)
+    assert os.listdir(tmp_path) == []
 
 
 def test_of_many_who_begin_one_study_at_once_one_writes_it(tmp_path: Path) -> None:

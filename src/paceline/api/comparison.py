@@ -179,12 +179,12 @@ def _together(runs: Sequence[Simulation], workers: int, watch: Watch | None) -> 
                 watch(done, len(runs))
         return [future.result() for future in pending]
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # Whoever waits for a keyboard interrupt, or for an error, does not wait for the others.
         for process in set(multiprocessing.active_children()) - before:
             process.terminate()
         raise
     finally:
-        pool.shutdown()
+        pool.shutdown(cancel_futures=True)
 
 
 def _completed(pending: Sequence[Future[SimResult]]) -> Iterator[int]:

@@ -200,7 +200,7 @@ AnyDecision: TypeAlias = (
 Entry: TypeAlias = AnyEvent | AnyDecision
 
 
-class Step(Struct, frozen=True):
+class Step(Struct, frozen=True, gc=False):
     """An event and everything it caused: appended as one, or not at all.
 
     Entries are numbered through the log: the event has `number`, its decisions the ones after it.

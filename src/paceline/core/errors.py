@@ -24,8 +24,11 @@ class PacelineError(Exception):
     """Everything Paceline raises on purpose. Its text is one sentence for the user."""
 
 
-class SpecError(PacelineError):
-    """The user asked for something that cannot be meant: nothing has been started or written."""
+class SpecError(PacelineError, ValueError):
+    """The user asked for something that cannot be meant: nothing has been started or written.
+
+    A ValueError too, so that a stored value which breaks the same rule fails to decode.
+    """
 
 
 class TraceError(PacelineError):

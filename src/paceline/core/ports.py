@@ -174,7 +174,7 @@ class Fork(Struct, frozen=True, kw_only=True):
 Verdict: TypeAlias = Go | Pause | Cut | Stop | Fork | AskForecast | WakeAt | Close | End
 
 
-class Pick(Struct, frozen=True):
+class Pick(Struct, frozen=True, gc=False):
     """Who gets the free slot. `trial=None` is a new one; `until` its goal from now on."""
 
     trial: TrialId | None
@@ -220,7 +220,7 @@ class Generator(Protocol):
         ...
 
 
-class Demand(Struct, frozen=True):
+class Demand(Struct, frozen=True, gc=False):
     """What one trial could use."""
 
     trial: TrialId

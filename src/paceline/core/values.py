@@ -170,8 +170,9 @@ class Forecast(Struct, frozen=True):
         if any(later <= sooner for sooner, later in pairwise(self.epochs)):
             raise SpecError("a forecast's epochs must rise")
         for row in self.quantiles:
-            if len(row) != len(LEVELS) or any(high < low for low, high in pairwise(row)):
-                raise SpecError(f"a forecast needs {len(LEVELS)} rising quantiles for each epoch")
+            rising = all(low <= high for low, high in pairwise(row))
+            if len(row) != len(LEVELS) or not rising or not all(map(math.isfinite, row)):
+                raise SpecError(f"a forecast needs {len(LEVELS)} finite, rising quantiles an epoch")
 
     def median(self, epoch: int) -> float:
         """Return the middle of what the loss may be at that epoch."""

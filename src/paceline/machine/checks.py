@@ -154,7 +154,7 @@ def wishes_are_on_the_way(state: StudyState) -> Iterator[str]:
                 yield f"trial {trial.id} is {trial.status} and still wants epochs"
 
 
-def after_the_end_nothing_is_asked(state: StudyState) -> Iterator[str]:
+def questions_are_about_trials_that_exist(state: StudyState) -> Iterator[str]:
     """Questions are about trials that exist."""
     for number, epoch in state.questions.forecasts:
         if not 0 <= number < len(state.trials) or epoch > state.trials[number].epoch:
@@ -181,7 +181,7 @@ CHECKS: tuple[Callable[[StudyState], Iterator[str]], ...] = (
     the_tree_is_a_radix_tree,
     checkpoints_lie_at_known_epochs,
     wishes_are_on_the_way,
-    after_the_end_nothing_is_asked,
+    questions_are_about_trials_that_exist,
     statuses_are_what_they_say,
 )
 

@@ -44,6 +44,8 @@ def stage_for(trial: Trial) -> Stage:
 def order_for(attempt: Attempt) -> Order:
     """Return the order that serves the attempt's members from here on."""
     epoch, lead, members = attempt.epoch, attempt.trial, attempt.members
+    if members == (lead,) and not attempt.yielding:
+        return Order(lead, lead.goal, ())
     if lead not in members:
         # The leader has what it wanted, or is gone: the one with furthest to go leads on, of those
         # whose path is still the attempt's. An attempt at its goal has not begun the next epoch,

@@ -88,7 +88,7 @@ class Trial:
     def metric(self, name: str) -> Sequence[float | None]:
         """Return a reported metric for each epoch seen; None where it was not a number."""
         values: list[float | None] = []
-        for node in reversed(list(way(self.leaf))):
+        for node in reversed(way(self.leaf)):
             if node.extra is None:
                 values += (None if loss == NO_LOSS else self.sign * loss for loss in node.losses)
             else:
@@ -102,7 +102,7 @@ class Trial:
         leaf = self.leaf
         if leaf.parent is None and len(leaf.losses) == self.epoch:
             return column(leaf)
-        return Curve([column(node) for node in reversed(list(way(leaf)))], self.epoch)
+        return Curve([column(node) for node in reversed(way(leaf))], self.epoch)
 
 
 class Attempt:

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 from paceline.plan.tree import known_on, node_of, saved_on, shared_until, way
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from paceline.core.values import TrialId
-    from paceline.machine.records import Attempt, Leaf, Trial
+    from paceline.machine.records import Attempt, Trial
 
 T = TypeVar("T")
 
@@ -32,8 +30,9 @@ class Rides:
 
     def want(self, trial: Trial) -> None:
         """Put the trial's wish for every epoch up to its goal on the tree, and find a ride."""
-        for node in _stretch(trial):
-            if trial not in node.wanted:
+        for node in way(trial.leaf):
+            wanted = node.end > trial.epoch and node.start < trial.goal
+            if wanted and trial not in node.wanted:
                 node.wanted += (trial,)
         if trial.attempt is not None:
             self.touched[trial.attempt.id] = trial.attempt
@@ -100,7 +99,7 @@ class Rides:
             self.attach(trial)
 
     def part(self, attempt: Attempt) -> None:
-        """Let go the trials whose path the attempt has left without a save that is still to come."""
+        """Let go the trials whose path the attempt has left, with no save of it still to come."""
         if len(attempt.members) == 1 and attempt.members[0] is attempt.trial:
             return
         leaving = [trial for trial in attempt.members if _left_behind(trial, attempt)]
@@ -150,12 +149,6 @@ def _carrier(trial: Trial, known: int) -> Attempt | None:
             if node.end > known or saved is None or saved[0] <= attempt.epoch:
                 return attempt
     return None
-
-
-def _stretch(trial: Trial) -> Iterator[Leaf]:
-    for node in way(trial.leaf):
-        if node.end > trial.epoch and node.start < trial.goal:
-            yield node
 
 
 def _without(items: tuple[T, ...], item: T) -> tuple[T, ...]:

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from paceline.core.values import AttemptId, Metrics
     from paceline.plan.settings import Stretch
@@ -192,12 +192,16 @@ def node_of(leaf: Node[W, R], epoch: int) -> Node[W, R]:
     return node
 
 
-def way(leaf: Node[W, R]) -> Iterator[Node[W, R]]:
-    """Yield the nodes from the leaf up to the root."""
-    node: Node[W, R] | None = leaf
+def way(leaf: Node[W, R]) -> Sequence[Node[W, R]]:
+    """Return the nodes from the leaf up to the root."""
+    node = leaf.parent
+    if node is None:
+        return (leaf,)  # a trial that shares nothing: by far the most common
+    nodes = [leaf]
     while node is not None:
-        yield node
+        nodes.append(node)
         node = node.parent
+    return nodes
 
 
 def known_on(leaf: Node[W, R]) -> int:

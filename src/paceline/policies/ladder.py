@@ -12,8 +12,6 @@ from paceline.core.errors import SpecError
 from paceline.core.values import NO_LOSS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from paceline.core.values import TrialId
 
 
@@ -31,35 +29,30 @@ def milestones(first: int, eta: int, epochs: int) -> list[int]:
     return [*levels, epochs]
 
 
-class Mark:
-    """One score at a rung, and the trials that stand there with it."""
-
-    __slots__ = ("key", "top", "trials")
-
-    def __init__(self, loss: float, trial: TrialId) -> None:
-        # The trial breaks ties, so that the order in which equal losses arrive does not matter.
-        self.key = (loss, trial)
-        # Those who have not gone on. More than one only where trials share the epoch.
-        self.trials = [trial]
-        self.top = False
-
-
 class Rung:
-    """The scores of all who reached a milestone; keeps apart the best n // eta of them."""
+    """The scores of all who reached a milestone; keeps apart the best n // eta of them.
+
+    Trials that share the epoch of the rung are one score, named by the first of them. Equal losses
+    are ordered by that name, so that the order in which they arrive does not matter.
+    """
 
     def __init__(self, level: int, eta: int) -> None:
         self.level = level
         self.count = 0
         self._eta = eta
         # The best n // eta as a heap with its worst in front, the rest with its best in front.
-        self._top: list[tuple[float, TrialId, Mark]] = []
-        self._rest: list[tuple[float, TrialId, Mark]] = []
-        # Marks whose trials may go on, and marks with trials that have not. May also hold some
-        # that have lost the property since: `_first` drops those when it meets them.
-        self._promotable: list[tuple[float, TrialId, Mark]] = []
-        self._waiting: list[tuple[float, TrialId, Mark]] = []
-        self._by_trial: dict[TrialId, Mark] = {}
-        self._by_origin: dict[int, Mark] = {}
+        self._top: list[tuple[float, TrialId]] = []
+        self._rest: list[tuple[float, TrialId]] = []
+        self._in_top: set[TrialId] = set()
+        # Those who have not gone on, by the name of their score.
+        self._standing: dict[TrialId, tuple[TrialId, ...]] = {}
+        # Scores that may go on, and scores that stand. May also hold some that have lost the
+        # property since: `_clean` drops those before they come to the front.
+        self._promotable: list[tuple[float, TrialId]] = []
+        self._waiting: list[tuple[float, TrialId]] = []
+        # Where epochs are shared: the score of an origin, and of a trial that is not its name.
+        self._by_origin: dict[int, tuple[float, TrialId]] = {}
+        self._name_of: dict[TrialId, TrialId] = {}
 
     @property
     def quota(self) -> int:
@@ -73,70 +66,71 @@ class Rung:
 
     def record(self, trial: TrialId, loss: float, origin: int | None) -> None:
         """Take a score. Trials that share the epoch, which have one origin, count once."""
+        score = (loss, trial)
         if origin is not None:
-            shared = self._by_origin.get(origin)
-            if shared is not None:
-                self._join(shared, trial)
+            known = self._by_origin.setdefault(origin, score)
+            if known is not score:
+                self._join(known, trial)
                 return
-        mark = Mark(loss, trial)
-        if origin is not None:
-            self._by_origin[origin] = mark
-        self._by_trial[trial] = mark
         self.count += 1
-        heappush(self._waiting, (loss, trial, mark))
-        if self._top and mark.key < (-self._top[0][0], -self._top[0][1]):
-            self._raise(mark)
+        self._standing[trial] = (trial,)
+        heappush(self._waiting, score)
+        if self._top and score < (-self._top[0][0], -self._top[0][1]):
+            self._raise(score)
         else:
-            heappush(self._rest, (loss, trial, mark))
-        if len(self._top) > self.quota:
-            fallen = heappop(self._top)[2]
-            fallen.top = False
-            heappush(self._rest, (*fallen.key, fallen))
-            _clean(self._promotable, _may_go)
-        elif len(self._top) < self.quota:
-            self._raise(heappop(self._rest)[2])
+            heappush(self._rest, score)
+        quota = self.count // self._eta
+        if len(self._top) > quota:
+            loss, name = heappop(self._top)
+            self._in_top.discard(-name)
+            heappush(self._rest, (-loss, -name))
+            self._clean()
+        elif len(self._top) < quota:
+            self._raise(heappop(self._rest))
 
     def leave(self, trial: TrialId) -> None:
         """Note that the trial has gone on, or is gone. Its score stays."""
-        mark = self._by_trial.pop(trial, None)
-        if mark is not None:
-            mark.trials.remove(trial)
-            _clean(self._waiting, _stands)
-            _clean(self._promotable, _may_go)
+        name = self._name_of.get(trial, trial)
+        left = tuple(other for other in self._standing.get(name, ()) if other != trial)
+        if left:
+            self._standing[name] = left
+        else:
+            self._standing.pop(name, None)
+            self._clean()
 
     def best_promotable(self) -> TrialId | None:
         """Return the best of those who may go on and have not; never one without a number."""
-        return self._promotable[0][2].trials[0] if self._promotable else None
+        return self._standing[self._promotable[0][1]][0] if self._promotable else None
 
     def best_waiting(self) -> tuple[float, TrialId] | None:
         """Return the best of all who have not gone on, whether they may or not."""
-        return (self._waiting[0][0], self._waiting[0][2].trials[0]) if self._waiting else None
+        if not self._waiting:
+            return None
+        loss, name = self._waiting[0]
+        return loss, self._standing[name][0]
 
-    def _raise(self, mark: Mark) -> None:
-        mark.top = True
-        loss, trial = mark.key
-        heappush(self._top, (-loss, -trial, mark))
-        if mark.trials and loss < NO_LOSS:
-            heappush(self._promotable, (loss, trial, mark))
+    def _raise(self, score: tuple[float, TrialId]) -> None:
+        loss, name = score
+        self._in_top.add(name)
+        heappush(self._top, (-loss, -name))
+        if loss < NO_LOSS and name in self._standing:
+            heappush(self._promotable, score)
 
-    def _join(self, mark: Mark, trial: TrialId) -> None:
-        self._by_trial[trial] = mark
-        mark.trials.append(trial)
-        if len(mark.trials) == 1:
-            heappush(self._waiting, (*mark.key, mark))
-            if mark.top and mark.key[0] < NO_LOSS:
-                heappush(self._promotable, (*mark.key, mark))
+    def _join(self, score: tuple[float, TrialId], trial: TrialId) -> None:
+        loss, name = score
+        self._name_of[trial] = name
+        standing = self._standing.get(name, ())
+        self._standing[name] = (*standing, trial)
+        if not standing:
+            heappush(self._waiting, score)
+            if loss < NO_LOSS and name in self._in_top:
+                heappush(self._promotable, score)
 
-
-def _stands(mark: Mark) -> bool:
-    return bool(mark.trials)
-
-
-def _may_go(mark: Mark) -> bool:
-    return mark.top and bool(mark.trials)
-
-
-def _clean(heap: list[tuple[float, TrialId, Mark]], holds: Callable[[Mark], bool]) -> None:
-    """Drop what no longer belongs from the front, so that the front can be read without writing."""
-    while heap and not holds(heap[0][2]):
-        heappop(heap)
+    def _clean(self) -> None:
+        """Drop what no longer belongs from the fronts, so that they can be read without writing."""
+        waiting, promotable = self._waiting, self._promotable
+        standing, top = self._standing, self._in_top
+        while waiting and waiting[0][1] not in standing:
+            heappop(waiting)
+        while promotable and not (promotable[0][1] in top and promotable[0][1] in standing):
+            heappop(promotable)

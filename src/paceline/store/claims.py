@@ -33,8 +33,12 @@ class Claim:
         self._path = path
         self._descriptor = _locked(path, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         _held.add(self._descriptor)
-        os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, str(os.getpid()).encode())
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.write(self._descriptor, str(os.getpid()).encode())
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Let go, and leave no file behind."""

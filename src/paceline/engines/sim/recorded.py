@@ -6,22 +6,21 @@ state is the set of runs that agree with all settings so far, and the first of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from paceline.core.errors import SpecError
 from paceline.core.ports import Outcome
+from paceline.engines.sim.traces import Run
 from paceline.plan.settings import constant, key, setting_at
 
 if TYPE_CHECKING:
     from paceline.core.values import Config
-    from paceline.engines.sim.traces import Run, Trace
+    from paceline.engines.sim.traces import Trace
 
 
-class _At(NamedTuple):
-    """The runs this could still be, and how many epochs of them are done."""
-
-    runs: tuple[Run, ...]
-    done: int
+# The runs this could still be, and how many epochs of them are done. A plain tuple: one is made at
+# every epoch of every simulation.
+_At: TypeAlias = tuple[tuple[Run, ...], int]
 
 
 class Recorded:
@@ -35,19 +34,18 @@ class Recorded:
 
     def begin(self, config: Config) -> object:
         if self._share:
-            return _At(self._all, 0)
+            return self._all, 0
         run = self._by_config.get(key(config))
         if run is None:
             raise SpecError(f"the trace has no run with config {config}: it can only be replayed.")
-        return _At((run,), 0)
+        return (run,), 0
 
     def setup_s(self, state: object) -> float | None:
-        assert isinstance(state, _At)
-        return state.runs[0].setup_s
+        runs, _ = cast("_At", state)
+        return runs[0].setup_s
 
     def advance(self, state: object, setting: Config) -> Outcome:
-        assert type(state) is _At
-        runs, done = state
+        runs, done = cast("_At", state)
         if self._share:
             runs = self._agreeing(runs, done, setting)
         run = runs[0]
@@ -55,7 +53,7 @@ class Recorded:
         return Outcome(
             {self.metric: value if value == value else None},  # NaN is not equal to itself
             run.seconds[done],
-            _At(runs, done + 1),
+            (runs, done + 1),
             done + 1 == len(run.values),
         )
 
