@@ -39,4 +39,4 @@ bench-peers: setup
 	$(BIN)/python -m benchmarks.peers
 
 golden: setup
-	PACELINE_GOLDEN=write $(BIN)/python -m pytest tests/test_golden.py
+	PACELINE_GOLDEN=write $(BIN)/python -m pytest tests/test_golden.py tests/test_cli*.py

@@ -10,39 +10,32 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
-from array import array
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
+from benchmarks.page import RESULTS, ROOT, facts, markdown, provenance, spread
+from benchmarks.table import CONFIGS, EPOCHS, numbers
+from benchmarks.table import trace as trace_of
 from paceline.api.simulation import Simulation
-from paceline.engines.sim.traces import VERSION, Header, Run, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from paceline.engines.sim.traces import Trace
 
-    Numbers = dict[str, np.ndarray[Any, np.dtype[Any]]]
-
-ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".peers" / "syne-tune"
-RESULTS = ROOT / "benchmarks" / "results" / "peers-simulator"
+PAGES = RESULTS / "peers-simulator"
 COMMAND = "make bench-peers"
 
 # `huggingface_hub`: without it, Syne Tune's module with the table backend cannot be imported.
 REQUIREMENTS = ("syne-tune==0.16.0", "huggingface_hub")
 
-CONFIGS, EPOCHS = 20_000, 100
 ETA, FIRST = 3, 1
 # Syne Tune looks for results at such steps of simulated time: here just less than any epoch, so
 # that it looks as seldom as it can without letting a trial run on past a rung.
@@ -106,17 +99,18 @@ def main() -> None:
     python = _environment()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.npz"
-        np.savez(path, allow_pickle=False, **_numbers())
-        trace = _trace(path)
+        table = numbers()
+        np.savez(path, allow_pickle=False, **table)
+        trace = trace_of(table)
         rows, versions = _measure(python, path, trace)
     _check(rows, trace)
-    facts = _facts(versions, time.perf_counter() - started)
-    table = _table(rows)
-    print("\n" + table)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.with_suffix(".md").write_text(_page(table, facts), encoding="utf-8")
-    body = json.dumps({**facts, "rows": [_summary(row, rows) for row in rows]}, indent=2)
-    RESULTS.with_suffix(".json").write_text(body + "\n", encoding="utf-8")
+    known = {**facts(COMMAND, time.perf_counter() - started), "peer_versions": versions}
+    shown = _table(rows)
+    print("\n" + shown)
+    RESULTS.mkdir(exist_ok=True)
+    PAGES.with_suffix(".md").write_text(_page(shown, known), encoding="utf-8")
+    body = json.dumps({**known, "rows": [_summary(row, rows) for row in rows]}, indent=2)
+    PAGES.with_suffix(".json").write_text(body + "\n", encoding="utf-8")
 
 
 def _environment() -> Path:
@@ -130,43 +124,6 @@ def _environment() -> Path:
         subprocess.run([*pip, *REQUIREMENTS], check=True)
         ready.write_text(wanted)
     return python
-
-
-def _numbers() -> Numbers:
-    """Return the table: three hyperparameters and two curves per config, always the same."""
-    rng = np.random.default_rng(20_000)
-    decay, lr = 10 ** rng.uniform(-6, -2, CONFIGS), 10 ** rng.uniform(-5, -1, CONFIGS)
-    # The floor and the speed of a curve depend on how far the config is from the best one.
-    off = ((np.log10(lr) + 3) ** 2 + 0.2 * (np.log10(decay) + 4) ** 2)[:, None] / 4
-    floor = 0.1 + 0.8 * off + 0.05 * rng.random((CONFIGS, 1))
-    speed = 0.02 + 0.2 * rng.random((CONFIGS, 1))
-    noise = 0.01 * rng.standard_normal((CONFIGS, EPOCHS))
-    loss = floor + (2.3 - floor) * np.exp(-speed * np.arange(1, EPOCHS + 1)) + noise
-    seconds = rng.uniform(35, 85, (CONFIGS, 1)) * rng.uniform(0.95, 1.05, (CONFIGS, EPOCHS))
-    return {
-        # Few digits: both sides find a row by its values, and Paceline rounds to 12.
-        "decay": np.array([float(f"{value:.9g}") for value in decay]),
-        "lr": np.array([float(f"{value:.9g}") for value in lr]),
-        "width": rng.integers(16, 1_025, CONFIGS),
-        "loss": loss,
-        "seconds": seconds,
-    }
-
-
-def _trace(path: Path) -> Trace:
-    """Return the table in this file as a trace."""
-    with np.load(path) as table:
-        names = ("decay", "lr", "width")
-        configs = zip(*(table[name].tolist() for name in names), strict=True)
-        curves = zip(configs, table["loss"], table["seconds"], strict=True)
-        runs = [
-            Run(number, dict(zip(names, config, strict=True)), array("d", loss), array("d", s))
-            for number, (config, loss, s) in enumerate(curves)
-        ]
-    header = Header(
-        paceline_trace=VERSION, name="table", metric="loss", mode="min", max_epochs=EPOCHS
-    )
-    return Trace(header, runs)
 
 
 def _measure(python: Path, path: Path, trace: Trace) -> tuple[list[Row], dict[str, str]]:
@@ -280,77 +237,25 @@ def _table(rows: list[Row]) -> str:
                 f"{row.slots:,}",
                 f"{row.trials:,}",
                 row.who,
-                _span(min(row.reports), max(row.reports)),
-                f"{median(rates):,.0f} ({_span(min(rates), max(rates))})",
+                spread(row.reports),
+                f"{median(rates):,.0f} ({spread(rates)})",
                 "" if ratio is None else "{:,} ({:,} to {:,})".format(*map(_short, ratio)),
             )
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    lines.insert(1, tuple("-" * width for width in widths))
-    return "\n".join(f"| {' | '.join(_padded(line, widths))} |" for line in lines)
+    return markdown(lines)
 
 
-def _padded(line: tuple[str, ...], widths: list[int]) -> Iterator[str]:
-    return (text.ljust(width) for text, width in zip(line, widths, strict=True))
-
-
-def _span(low: float, high: float) -> str:
-    return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
-
-
-def _facts(versions: dict[str, str], took_s: float) -> dict[str, Any]:
-    return {
-        "command": COMMAND,
-        "date": datetime.now(UTC).date().isoformat(),
-        "took_s": round(took_s),
-        "commit": _commit(),
-        "machine": {
-            "cpu": _cpu(),
-            "cores": os.cpu_count(),
-            "system": f"{platform.system()} {platform.machine()}",
-            "python": platform.python_version(),
-        },
-        "versions": {
-            "paceline": version("paceline"),
-            "numpy": version("numpy"),
-            "msgspec": msgspec.__version__,
-        },
-        "peer_versions": versions,
-        "table": {"configs": CONFIGS, "epochs": EPOCHS},
-        "asha": {"eta": ETA, "first": FIRST, "epochs": EPOCHS},
-        "peer_poll_s": POLL_S,
-    }
-
-
-def _commit() -> str:
-    """Return the commit that was measured, or say that there is none."""
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    done = subprocess.run(git, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "none"
-
-
-def _cpu() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
-
-
-def _page(table: str, facts: dict[str, Any]) -> str:
-    machine, ours, theirs = facts["machine"], facts["versions"], facts["peer_versions"]
+def _page(table: str, known: dict[str, Any]) -> str:
+    theirs = ", ".join(f"{name} {number}" for name, number in known["peer_versions"].items())
     return PAGE.format(
         table=table,
+        provenance=provenance(known),
+        theirs=theirs,
         poll=POLL_S,
         configs=CONFIGS,
         epochs=EPOCHS,
         eta=ETA,
         first=FIRST,
-        ours=", ".join(f"{name} {number}" for name, number in ours.items()),
-        theirs=", ".join(f"{name} {number}" for name, number in theirs.items()),
-        **machine,
-        **{name: facts[name] for name in ("command", "date", "commit", "took_s")},
     )
 
 
@@ -363,9 +268,7 @@ slowest. Absolute figures belong to the machine; the ratio is the result.
 
 {table}
 
-* Command: `{command}`, which took {took_s} s, on {date}, at commit {commit}
-* Machine: {cpu}, {cores} cores, {system}, Python {python}
-* Versions: {ours}; in the peer's environment {theirs}
+{provenance}; in the peer's environment {theirs}
 
 ## What was run
 

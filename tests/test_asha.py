@@ -168,6 +168,15 @@ def test_the_best_third_of_a_rung_is_promoted_best_first() -> None:
     assert rung.best_waiting() == (3.0, 2)
 
 
+def promoted(rung: Rung) -> list[int]:
+    """Let everybody go on who may, and return them in order."""
+    found = []
+    while (trial := rung.best_promotable()) is not None:
+        found.append(trial)
+        rung.leave(trial)
+    return found
+
+
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.0, math.inf]), max_size=40), st.integers(2, 4))
 def test_a_rung_keeps_the_same_top_as_sorting_would(losses: list[float], eta: int) -> None:
     rung = Rung(1, eta)
@@ -175,11 +184,7 @@ def test_a_rung_keeps_the_same_top_as_sorting_would(losses: list[float], eta: in
         rung.record(trial, loss, None)
     ranked = sorted(range(len(losses)), key=lambda trial: (losses[trial], trial))
     top = [trial for trial in ranked[: len(losses) // eta] if losses[trial] < math.inf]
-    found = []
-    while (trial := rung.best_promotable()) is not None:
-        found.append(trial)
-        rung.leave(trial)
-    assert found == top
+    assert promoted(rung) == top
 
 
 def test_trials_that_share_a_rungs_epoch_count_once_and_go_on_together() -> None:
@@ -188,11 +193,7 @@ def test_trials_that_share_a_rungs_epoch_count_once_and_go_on_together() -> None
         rung.record(trial, 1.0, origin=7)
     assert (rung.count, rung.best_promotable()) == (1, None)
     rung.record(3, 2.0, origin=8)
-    promoted = []
-    while (trial := rung.best_promotable()) is not None:
-        promoted.append(trial)
-        rung.leave(trial)
-    assert promoted == [0, 1, 2]
+    assert promoted(rung) == [0, 1, 2]
     rung.record(4, 1.0, origin=7)
     assert (rung.count, rung.best_promotable()) == (2, 4)
 

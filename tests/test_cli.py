@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import signal
 import sqlite3
@@ -15,21 +14,16 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 import pytest
-from click.shell_completion import ShellComplete
-from rich.console import Console
 
-from cli_kit import SCRIPT, Here, environment, golden, outside, tiny
+from cli_kit import SCRIPT, Here, environment, golden, outside, put, tiny
 from paceline.api.simulation import SimResult, Simulation
-from paceline.cli.completing import SYNTHETIC
 from paceline.cli.main import COMMANDS, commands, main
 from paceline.cli.options import FLAGS
-from paceline.cli.progress import PATIENCE_S, Bar, share_done
-from paceline.engines.sim.synthetic import synthetic
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from paceline.machine.state import StudyState
+    from paceline.core.decisions import Step
 
 
 @pytest.fixture
@@ -283,96 +277,42 @@ def test_letters_that_the_terminal_has_not_are_no_reason_to_fail(tmp_path: Path)
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
-def test_the_demo_compares_two_policies_and_writes_nothing(tmp_path: Path) -> None:
-    ran = outside(tmp_path, "demo")
+def test_the_demo_compares_two_policies_and_writes_nothing(paceline: Here) -> None:
+    ran = paceline("demo")
     assert (ran.code, ran.err) == (0, "")
     assert "times as fast" in ran.out
     assert "was held back" in ran.out
     assert "paceline compare" in ran.out
+    assert list(paceline.folder.iterdir()) == []
+
+
+def test_the_demo_comes_with_the_installed_command(tmp_path: Path) -> None:
+    ran = outside(tmp_path, "demo")
+    assert (ran.code, ran.err) == (0, "")
     assert list(tmp_path.iterdir()) == []
 
 
-# Completion
+def test_a_reader_that_leaves_early_gets_no_traceback(kept_story: Path) -> None:
+    with subprocess.Popen(
+        [SCRIPT, "story", "mine"],
+        cwd=kept_story,
+        env=environment(kept_story),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, err = process.communicate()
+    assert b"Traceback" not in err
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_completion_script_is_printed(paceline: Here, shell: str) -> None:
-    ran = paceline("completion", shell)
-    assert ran.code == 0
-    assert "_PACELINE_COMPLETE" in ran.out
-
-
-def completed(*words: str) -> list[str]:
-    """Return what is offered for the last word."""
-    shell = ShellComplete(commands, {}, "paceline", "_PACELINE_COMPLETE")
-    return [item.value for item in shell.get_completions(list(words[:-1]), words[-1])]
-
-
-def test_names_of_policies_are_completed_alone_and_in_lists() -> None:
-    assert "asha" in completed("simulate", "toy", "--policy", "as")
-    assert "fifo,asha" in completed("compare", "toy", "--policies", "fifo,as")
-
-
-def test_names_of_studies_are_completed_from_the_store(paceline: Here) -> None:
-    trace = tiny(paceline.folder / "tiny.jsonl.gz")
-    paceline("simulate", trace, "--store", "x.db", "--name", "mine")
-    assert completed("show", "--store", "x.db", "m") == ["mine"]
-    assert completed("show", "--store", "none.db", "m") == []
-    assert not (paceline.folder / "none.db").exists()
-
-
-def test_sources_are_files_or_synthetic_workloads(paceline: Here) -> None:
-    tiny(paceline.folder / "families.jsonl.gz")
-    shell = ShellComplete(commands, {}, "paceline", "_PACELINE_COMPLETE")
-    kinds = {
-        word: [(item.type, item.value) for item in shell.get_completions(["simulate"], word)]
-        for word in ("", "to", "fam")
-    }
-    assert kinds == {"": [("file", "")], "to": [("plain", "toy")], "fam": [("file", "fam")]}
-    assert all(synthetic(name, {}, 0) for name in SYNTHETIC)
-
-
-# Progress
-
-
-def told(*, terminal: bool, after_s: float) -> str:
-    """Return what a bar writes that is asked to show itself so long after it began."""
-    screen = io.StringIO()
-    times = iter([0.0, after_s, after_s])
-    with Bar(
-        "simulating",
-        console=Console(file=screen, force_terminal=terminal, width=80),
-        clock=lambda: next(times),
-    ) as bar:
-        bar.show(0.5, "3 of 6 runs")
-    return screen.getvalue()
-
-
-def test_what_is_quick_shows_no_bar() -> None:
-    assert told(terminal=True, after_s=PATIENCE_S / 2) == ""
-
-
-def test_what_takes_longer_than_a_second_shows_a_bar() -> None:
-    assert "3 of 6 runs" in told(terminal=True, after_s=PATIENCE_S * 2)
-
-
-def test_no_bar_is_shown_where_nobody_looks() -> None:
-    assert told(terminal=False, after_s=PATIENCE_S * 2) == ""
-
-
-def test_the_bar_goes_as_far_as_the_limit_that_is_nearest(tmp_path: Path) -> None:
-    trace = tiny(tmp_path / "tiny.jsonl.gz")
-    shares: list[float] = []
-
-    def watch(state: StudyState) -> None:
-        shares.append(share_done(state))
-
-    Simulation(source=str(trace), policy="fifo", slots=1).run(watch=watch)
-    assert shares == sorted(shares)
-    assert (shares[0], shares[-1]) == (0.0, 1.0)
-    shares.clear()
-    Simulation(source=str(trace), policy="fifo", slots=1, deadline_s=40.0).run(watch=watch)
-    assert (shares[0], shares[-1]) == (0.0, 1.0)
+@pytest.fixture
+def kept_story(tmp_path: Path) -> Path:
+    """A folder with a study whose story is longer than a pipe holds."""
+    log: list[Step] = []
+    Simulation(source="families", trials=20).run(name="mine", remember=log.extend)
+    put(str(tmp_path / "paceline.db"), "mine", log)
+    return tmp_path
 
 
 def test_main_can_be_called_with_arguments_of_ones_own(

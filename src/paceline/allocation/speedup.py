@@ -6,6 +6,7 @@ other down. Does not know who holds which slot.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ class SpeedUp(Struct, frozen=True):
     interference: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.interference < 0:
+        if not 0 <= self.interference < math.inf:
             raise SpecError(f"interference={self.interference:g} cannot be meant: give 0 or more.")
         if self.parallel is not None and not 0 <= self.parallel <= 1:
             raise SpecError(f"amdahl:{self.parallel:g} cannot be meant: give a share from 0 to 1.")
@@ -55,7 +56,7 @@ def table(speeds: Mapping[float, float], interference: float = 0.0) -> SpeedUp:
     points = tuple(sorted(speeds.items()))
     if not points or points[0] != (1.0, 1.0):
         raise SpecError(f"a speed-up table starts with 1=1: {dict(speeds)!r} does not.")
-    if any(speed <= 0 for _, speed in points):
+    if not all(0 < speed < math.inf for _, speed in points):
         raise SpecError(f"a speed-up table holds positive speeds: {dict(speeds)!r} does not.")
     return SpeedUp(points, interference=interference)
 

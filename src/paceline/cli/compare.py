@@ -89,16 +89,15 @@ def compare(
     A run that never reaches the target counts with the time at which it ended. Nothing is written.
     """
     lists = {name: options.pop(name) for name in ("policies", "allocators", "slots")}
-    given: dict[str, object] = {
-        "sources": list(dict.fromkeys(sources)),
-        "base": simulation_with(options, source=""),
-        **{name: flattened(found) for name, found in lists.items() if found},
-    }
+    # What was not given is left to the struct.
+    given: dict[str, Any] = {name: flattened(found) for name, found in lists.items() if found}
     if seeds is not None:
         given["seeds"] = seeds
     if target is not None:
         given["target"] = None if target == "none" else target
-    comparison = msgspec.convert(given, Comparison)
+    comparison = Comparison(
+        sources=tuple(dict.fromkeys(sources)), base=simulation_with(options, ""), **given
+    )
     with Bar("comparing") as bar:
         result = run_all(
             comparison, watch=lambda done, all_: bar.show(done / all_, f"{done} of {all_} runs")

@@ -44,7 +44,7 @@ def hours(text: str) -> float:
         raise click.BadParameter(f"{text!r} is not a number of hours.") from None
 
 
-def capacity(text: str) -> list[tuple[float, int]]:
+def capacity(text: str) -> tuple[tuple[float, int], ...]:
     """Return the steps of `600=2,20m=8`: from these times on there are so many slots."""
     steps = []
     for step in text.split(","):
@@ -56,7 +56,7 @@ def capacity(text: str) -> list[tuple[float, int]]:
                 f"{text!r} cannot be read at {step!r}: write time=slots,time=slots, such as "
                 "600=2,20m=8."
             ) from None
-    return steps
+    return tuple(steps)
 
 
 def part(text: str) -> str:
@@ -176,10 +176,10 @@ def simulation_options(*, without: Sequence[str] = ()) -> Callable[[Command], Co
     return add
 
 
-def simulation_with(options: dict[str, Any], **fixed: object) -> Simulation:
+def simulation_with(options: dict[str, Any], source: str) -> Simulation:
     """Return the simulation that these options describe."""
     given = {field: value for field, value in options.items() if value is not None}
-    return msgspec.convert({**given, **fixed}, Simulation)
+    return Simulation(source=source, **given)
 
 
 source_argument = click.argument("source", shell_complete=complete_source)
@@ -196,6 +196,6 @@ store_option = click.option(
 )
 
 
-def flattened(lists: Iterable[Sequence[Any]]) -> list[Any]:
+def flattened(lists: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
     """Return the items of all lists, each once, in order."""
-    return list(dict.fromkeys(item for items in lists for item in items))
+    return tuple(dict.fromkeys(item for items in lists for item in items))

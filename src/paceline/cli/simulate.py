@@ -52,7 +52,7 @@ def simulate(
     The study ends at the target, at the deadline, or when every trial has ended. Durations are
     written 90, 90s, 10m, 1h30m or 2d. Nothing is written unless --store or --name is given.
     """
-    simulation = simulation_with(options, source=source)
+    simulation = simulation_with(options, source)
     if name == "":
         raise SpecError("--name is empty: give the study a name, or leave it out.")
     if not store and name is None:

@@ -39,15 +39,17 @@ def memory_of(root: object) -> list[tuple[str, list[object]]]:
             found.append(part)
         return line
 
-    picture = [("what its class holds", [named(part) for part in _shared(type(root))])]
+    own = ("what its class holds", [named(part) for part in _shared(type(root))])
     # The list grows while it is read, and keeps what it holds alive: no identity is used twice.
-    for thing in found:
-        picture.append((type(thing).__qualname__, [named(part) for part in _parts(thing)]))
-    return picture
+    return [
+        own,
+        *((type(thing).__qualname__, [named(part) for part in _parts(thing)]) for thing in found),
+    ]
 
 
 def _parts(thing: Any) -> Iterator[object]:  # noqa: ANN401
-    yield from _attributes(thing)
+    attributes = list(_attributes(thing))
+    yield from attributes
     if isinstance(thing, dict):
         for key, value in thing.items():
             yield key
@@ -58,7 +60,7 @@ def _parts(thing: Any) -> Iterator[object]:  # noqa: ANN401
         yield thing.getstate()
     elif isinstance(thing, bytearray | array):
         yield bytes(thing)
-    elif not hasattr(thing, "__dict__"):
+    elif not attributes and not hasattr(thing, "__dict__"):
         # Things written in C: arrays tell their bytes, numpy's generators their state.
         inside = getattr(thing, "bit_generator", thing)
         bytes_of = getattr(inside, "tobytes", None)

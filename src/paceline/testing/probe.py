@@ -6,7 +6,7 @@ a study with probes replays like any other. They keep no memory.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.decisions import AskForecast, Close, Cut, End, EndCause, Go, Pause, Stop, WakeAt
 from paceline.core.ports import Fork, Pick, sees_nothing
@@ -25,7 +25,7 @@ class ProbePolicy:
 
     see = staticmethod(sees_nothing)
 
-    def __init__(self, *, seed: int = 0, forks: list[dict[str, float]] | None = None) -> None:
+    def __init__(self, *, seed: int = 0, forks: list[dict[str, Any]] | None = None) -> None:
         self._seed = seed
         # Changes that a fork may make; none: it never forks.
         self._forks: list[Config] = [dict(changes) for changes in forks or ()]
@@ -138,7 +138,7 @@ class AskedGenerator:
     pure = False
     see = staticmethod(sees_nothing)
 
-    def __init__(self, *, configs: list[dict[str, float]]) -> None:
+    def __init__(self, *, configs: list[dict[str, Any]]) -> None:
         self._configs: list[Config] = [dict(config) for config in configs]
 
     def propose(self, number: int, study: StudyView) -> Config | None:

@@ -52,6 +52,7 @@ class Toy:
     mode: Mode = "max"
 
     def __init__(self, *, seed: int, epochs: int = 500, epoch_s: float = 0.1) -> None:
+        _need(epochs >= 1 and 0 <= epoch_s < math.inf, "toy", epochs=epochs, epoch_s=epoch_s)
         self.epochs = epochs
         self.space = {"b0": uniform(0, 1), "b1": uniform(0, 1), "b2": uniform(0, 1)}
         self._seed = seed
@@ -113,11 +114,9 @@ class Families:
         crash: float = 0.02,
         diverge: float = 0.08,
     ) -> None:
-        if min(noise, crash, diverge) < 0 or crash + diverge > 1:
-            raise SpecError(
-                f"families: noise={noise:g}, crash={crash:g}, diverge={diverge:g} cannot be meant: "
-                "give shares of trials that add up to 1 at most, and a noise of 0 or more."
-            )
+        good = epochs >= 1 and 0 <= noise < math.inf and min(crash, diverge) >= 0
+        given = {"epochs": epochs, "noise": noise, "crash": crash, "diverge": diverge}
+        _need(good and crash + diverge <= 1, "families", **given)
         self.epochs = epochs
         self.space = {
             "shape": choice(sorted(_SHAPES)),
@@ -171,6 +170,15 @@ def synthetic(name: str, params: Config, seed: int) -> Synthetic | None:
     except TypeError as error:
         raise SpecError(f"synthetic workload {name!r}: {error}.") from None
     return workload
+
+
+def _need(good: bool, name: str, **given: float) -> None:
+    if not good:
+        said = ", ".join(f"{key}={value:g}" for key, value in given.items())
+        raise SpecError(
+            f"{name}: {said} cannot be meant: give 1 epoch or more, seconds and noise of 0 or "
+            "more, and shares of trials that add up to 1 at most."
+        )
 
 
 def _name(setting: Config) -> str:

@@ -1,0 +1,82 @@
+"""What every benchmark's page has in common: a table, and the machine and commit it was made on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def facts(command: str, took_s: float) -> dict[str, Any]:
+    """Return what a figure means nothing without."""
+    return {
+        "command": command,
+        "date": datetime.now(UTC).date().isoformat(),
+        "took_s": round(took_s),
+        "commit": _commit(),
+        "machine": {
+            "cpu": _cpu(),
+            "cores": os.cpu_count(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "python": platform.python_version(),
+        },
+        "versions": {name: version(name) for name in ("paceline", "numpy", "msgspec")},
+    }
+
+
+def provenance(known: dict[str, Any]) -> str:
+    """Return the facts as the lines that stand under a table."""
+    machine = known["machine"]
+    versions = ", ".join(f"{name} {number}" for name, number in known["versions"].items())
+    return (
+        f"* Command: `{known['command']}`, which took {known['took_s']} s, on {known['date']}, at "
+        f"commit {known['commit']}\n"
+        f"* Machine: {machine['cpu']}, {machine['cores']} cores, {machine['system']}, "
+        f"Python {machine['python']}\n"
+        f"* Versions: {versions}"
+    )
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines, the first of them the head, as a table that also reads well as text."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    ruled = [lines[0], ["-" * width for width in widths], *lines[1:]]
+    return "\n".join(
+        "| "
+        + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True))
+        + " |"
+        for line in ruled
+    )
+
+
+def spread(numbers: Sequence[float], digits: int = 0) -> str:
+    """Return the least and the most of some repeats."""
+    low, high = min(numbers), max(numbers)
+    if low == high:
+        return f"{low:,.{digits}f}"
+    return f"{low:,.{digits}f} to {high:,.{digits}f}"
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    done = subprocess.run(git, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "none"
+
+
+def _cpu() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"

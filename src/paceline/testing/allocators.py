@@ -1,0 +1,223 @@
+"""The contract of allocators: what every Allocator must keep, as tests to inherit.
+
+Knows the port, the widths a slot can be cut into, and what happens to slots. Subclass
+`AllocatorContract`, give `make`, and run pytest. `AllocatorLaws` is the part of it that the
+machine relies on, for allocators that share out without looking for gain.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from paceline.core.decisions import Launch, Resize
+from paceline.core.events import ChangeSlots
+from paceline.core.values import Status
+from paceline.engines.sim.cluster import Cluster, Faults
+from paceline.engines.sim.recorded import Recorded
+from paceline.testing.memory import memory_of
+from paceline.testing.studies import (
+    Rehearsal,
+    brains_for,
+    broken_invariants,
+    falling,
+    spec_for,
+    table,
+    unlike_replay,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from paceline.core.decisions import Entry
+    from paceline.core.events import Command
+    from paceline.core.ports import Allocator, Demands, StudyView
+    from paceline.core.values import TrialId
+    from paceline.machine.machine import Brains
+
+
+class Scene(NamedTuple):
+    """What happens to the slots of a study."""
+
+    name: str
+    cluster: Cluster
+    spec: dict[str, Any]
+    # After so many steps somebody asks for this.
+    commands: dict[int, Command]
+
+
+SCENES = (
+    Scene("a slot is a slot", Cluster(slots=3), {}, {}),
+    Scene("trials share slots", Cluster(slots=2, save_s=0.1), {"pack": 3}, {}),
+    Scene("trials span slots", Cluster(slots=4, setup_s=0.2), {"span": 3}, {}),
+    Scene(
+        "slots come and go under failing attempts",
+        Cluster(
+            slots=4,
+            save_every_s=1.0,
+            faults=Faults(mean_life_s=9.0, seed=2),
+            capacity=((1.5, 2), (4.0, 0), (6.0, 5), (9.5, 3)),
+        ),
+        {"pack": 2, "span": 4, "retries": 99},
+        {},
+    ),
+    Scene(
+        "a command gives slots and takes them",
+        Cluster(slots=2, save_s=0.1),
+        {"pack": 2, "span": 3},
+        {20: ChangeSlots(2), 35: ChangeSlots(-3)},
+    ),
+)
+TABLE = table(falling(7, 5))
+
+
+class AllocatorLaws:
+    """What the machine relies on, whatever an allocator is after."""
+
+    make: Callable[[], Allocator]
+
+    def study(self, scene: Scene, allocator: Allocator | None = None) -> Rehearsal:
+        """Return a study of a scene for the allocator."""
+        brains = self.fresh() if allocator is None else brains_for(TABLE, allocator=allocator)
+        spec = spec_for(TABLE, **scene.spec)
+        return Rehearsal(spec, brains, Recorded(TABLE), scene.cluster, scene.commands)
+
+    def fresh(self) -> Brains:
+        """Return brains that have seen nothing."""
+        return brains_for(TABLE, allocator=self.make())
+
+    def watched(self) -> Watched:
+        """Return the allocator after all scenes, and what it did wrong in them."""
+        found = Watched(self.make())
+        for scene in SCENES:
+            allocator = Watched(self.make())
+            self.study(scene, allocator).run()
+            for name, complaints in allocator.found.items():
+                found.found[name] += [f"where {scene.name}: {text}" for text in complaints]
+        return found
+
+    def test_no_slot_is_ever_granted_twice(self) -> None:
+        for scene in SCENES:
+            steps = self.study(scene).run().steps
+            assert broken_invariants(steps, self.fresh()) == [], f"where {scene.name}"
+
+    def test_widths_are_shares_of_a_slot_or_whole_slots(self) -> None:
+        odd = self.watched().found["odd"]
+        assert not odd, "; ".join(odd)
+
+    def test_it_speaks_of_those_who_ask_or_run(self) -> None:
+        strangers = self.watched().found["strangers"]
+        assert not strangers, "; ".join(strangers)
+
+    def test_placing_writes_nothing(self) -> None:
+        wrote = self.watched().found["wrote"]
+        assert not wrote, "; ".join(wrote)
+
+    def test_nobody_starves(self) -> None:
+        for scene in SCENES:
+            state = self.study(scene).run().state
+            assert state.end is not None, f"where {scene.name}, the study stalls"
+            for trial in state.trials:
+                assert trial.status is Status.FINISHED, f"where {scene.name}, {trial.id} is left"
+            assert len(state.trials) == len(TABLE.runs)
+
+    def test_the_same_facts_cause_the_same_widths(self) -> None:
+        for scene in SCENES:
+            steps = self.study(scene).run().steps
+            assert self.study(scene).run().steps == steps, f"where {scene.name}, it changes"
+            difference = unlike_replay(steps, self.fresh())
+            assert not difference, f"where {scene.name}: {difference}"
+
+    def test_its_memory_is_a_fold_of_the_log(self) -> None:
+        for scene in SCENES:
+            whole = self.study(scene).run().steps
+            for cut in {1 + part * (len(whole) - 1) // 4 for part in range(4)}:
+                again = self.study(scene).resume(whole[:cut]).steps
+                assert again == whole, f"where {scene.name}, taken up after step {cut}, it differs"
+
+
+class AllocatorContract(AllocatorLaws):
+    """What every Allocator must satisfy. Subclass it, give `make`, run pytest."""
+
+    def test_it_widens_only_into_slots_that_are_there(self) -> None:
+        beyond = self.watched().found["beyond"]
+        assert not beyond, "; ".join(beyond)
+
+    def test_fewer_slots_give_no_wider_trials(self) -> None:
+        for pack, span in ((1, 4), (4, 1), (4, 4)):
+            widths = []
+            for slots in (6, 4, 3, 2, 1):
+                cluster = Cluster(slots=slots)
+                scene = Scene("slots are few", cluster, {"pack": pack, "span": span}, {})
+                widths.append(max(launch.width for launch in self.study(scene).run().launches))
+            assert widths == sorted(widths, reverse=True), f"on 6, 4, 3, 2, 1 slots: {widths}"
+            assert widths[-1] <= 1.0
+
+    def test_it_shrinks_when_slots_go(self) -> None:
+        cluster = Cluster(slots=4, capacity=((2.5, 1),))
+        study = self.study(Scene("slots go", cluster, {"pack": 2, "span": 4}, {})).run()
+        late = [
+            launch.width
+            for step in study.steps
+            for launch in step.decisions
+            if step.event.at > 2.5 and isinstance(launch, Launch)
+        ]
+        assert late, "nothing was launched on the slot that was left"
+        assert max(late) <= 1.0, f"one slot was left, and {max(late)} were given"
+        assert study.state.live == 0, "not everybody came to an end on the slot that was left"
+
+    def test_it_does_not_move_without_gain(self) -> None:
+        # As many trials as slots, all alike: after the first moments nothing is to be gained.
+        trace = table([[1.0] * 20] * 4)
+        for pack, span in ((1, 4), (2, 2), (4, 1)):
+            brains = brains_for(trace, allocator=self.make())
+            spec = spec_for(trace, pack=pack, span=span)
+            study = Rehearsal(spec, brains, Recorded(trace), Cluster(slots=4)).run()
+            first = study.state.now / 4
+            moved = [
+                f"{decision.why} at {step.event.at:g} s"
+                for step in study.steps
+                for decision in step.decisions
+                if isinstance(decision, Resize) and first < step.event.at < 3 * first
+            ]
+            assert not moved, f"nothing has changed, and {'; '.join(moved)}"
+
+
+class Watched:
+    """An allocator whose answers are looked at, and whose memory before and after."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+        self.found: dict[str, list[str]] = {"odd": [], "strangers": [], "wrote": [], "beyond": []}
+
+    def see(self, entry: Entry, study: StudyView) -> None:
+        self._allocator.see(entry, study)
+
+    def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
+        before = memory_of(self._allocator)
+        widths = dict(self._allocator.place(demands, study))
+        if memory_of(self._allocator) != before:
+            self.found["wrote"].append("place changed the allocator's memory: only `see` may")
+        if dict(self._allocator.place(demands, study)) != widths:
+            self.found["wrote"].append("place answers otherwise when it is asked again")
+        held = {demand.trial: demand.width for demand in demands.running()}
+        asking = () if demands.asking is None else (demands.asking.trial,)
+        for trial, width in widths.items():
+            if not _regular(width, study):
+                self.found["odd"].append(f"trial {trial} is given {width!r} slots")
+            if trial not in held and trial not in asking:
+                self.found["strangers"].append(f"trial {trial} neither asks nor runs")
+        wider = [trial for trial in held if widths.get(trial, 0.0) > held[trial]]
+        total = sum(widths.get(trial, width) for trial, width in held.items())
+        if wider and total > study.capacity + 1e-9:
+            self.found["beyond"].append(f"{total:g} slots are given of {study.capacity}: {widths}")
+        return widths
+
+
+def _regular(width: float, study: StudyView) -> bool:
+    """Say whether a width is 1/k with k up to `pack`, or a whole number up to `span`."""
+    if not (width > 0 and math.isfinite(width)):
+        return False
+    if width >= 1:
+        return width == int(width) <= study.spec.span
+    return any(width == 1.0 / k for k in range(2, study.spec.pack + 1))

@@ -1,0 +1,337 @@
+"""The contract of policies: what every Policy must keep, as tests to inherit.
+
+Knows the port, and what happens to studies: failures, lost slots, deadlines, numbers that are none.
+Subclass `PolicyContract`, give `make`, and run pytest. `PolicyLaws` is the part of it that the
+machine relies on, for policies that schedule but do not tune.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from paceline.core.decisions import EndCause
+from paceline.core.rng import shuffled, stream
+from paceline.core.values import Budget, Status
+from paceline.engines.sim.cluster import Cluster, Faults
+from paceline.testing.memory import memory_of
+from paceline.testing.studies import (
+    Adding,
+    Doubling,
+    Rehearsal,
+    brains_for,
+    broken_invariants,
+    falling,
+    rehearsal,
+    table,
+    unlike_replay,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+    from paceline.core.decisions import Entry
+    from paceline.core.ports import Pick, Policy, StudyView, TrialView, Verdict
+    from paceline.engines.sim.traces import Trace
+    from paceline.machine.machine import Brains
+
+T = TypeVar("T")
+
+
+TABLE = table(falling(12, 9))
+
+
+class Scene(NamedTuple):
+    """What happens around a study while it runs."""
+
+    name: str
+    cluster: Cluster
+    spec: dict[str, Any]
+
+
+SCENES = (
+    Scene("all is calm", Cluster(slots=3), {}),
+    Scene(
+        "everything takes its time",
+        Cluster(slots=2, setup_s=0.3, save_s=0.2, restore_s=0.1, forecast_s=0.7, save_every_s=2.0),
+        {},
+    ),
+    Scene(
+        "attempts fail",
+        Cluster(slots=3, save_every_s=2.0, faults=Faults(mean_life_s=6.0, seed=1)),
+        {"retries": 1},
+    ),
+    Scene("slots vanish", Cluster(slots=3, capacity=((2.5, 1), (5.0, 0), (9.0, 4))), {}),
+)
+
+
+class PolicyLaws:
+    """What the machine relies on, whatever a policy is for."""
+
+    make: Callable[[], Policy]
+
+    def study(
+        self,
+        trace: Trace,
+        cluster: Cluster | None = None,
+        policy: Policy | None = None,
+        **spec: Any,  # noqa: ANN401
+    ) -> Rehearsal:
+        """Return a study for the policy; a policy that needs more than this overrides it."""
+        brains = brains_for(trace, policy or self.make())
+        return rehearsal(trace, brains, cluster or SCENES[0].cluster, **spec)
+
+    def played(self, policy: Policy | None = None) -> list[tuple[str, Rehearsal]]:
+        """Return a study for each scene, simulated to its end, with the scene's name."""
+        return [
+            (scene.name, self.study(TABLE, scene.cluster, policy, **scene.spec).run())
+            for scene in SCENES
+        ]
+
+    def fresh(self) -> Brains:
+        """Return brains that have seen nothing, for one of the studies played."""
+        return self.study(TABLE).brains
+
+    def test_a_study_ends_and_frees_all_slots(self) -> None:
+        for scene, study in self.played():
+            _ends(study, f"where {scene}")
+
+    def test_a_deadline_ends_the_study_even_without_slots(self) -> None:
+        for capacity in ((), ((2.2, 0),)):
+            cluster = Cluster(slots=2, capacity=capacity)
+            study = self.study(table(falling(8, 9)), cluster, budget=Budget(deadline_s=7.5)).run()
+            assert study.state.end is not None, "the deadline has passed and the study goes on"
+            assert study.state.now <= 7.5, f"it ended at {study.state.now} s, after the deadline"
+
+    def test_the_same_facts_cause_the_same_decisions(self) -> None:
+        for (scene, one), (_, other) in zip(self.played(), self.played(), strict=True):
+            assert one.steps == other.steps, f"where {scene}, a second run decides otherwise"
+            difference = unlike_replay(one.steps, self.fresh())
+            assert not difference, f"where {scene}: {difference}"
+
+    def test_its_memory_is_a_fold_of_the_log(self) -> None:
+        for scene in SCENES:
+            whole = self.study(TABLE, scene.cluster, **scene.spec).run().steps
+            for cut in {1 + part * (len(whole) - 1) // 6 for part in range(6)}:
+                study = self.study(TABLE, scene.cluster, **scene.spec)
+                again = study.resume(whole[:cut]).steps
+                assert again == whole, f"taken up after step {cut}, it decides otherwise"
+
+    def test_judging_writes_nothing(self) -> None:
+        watched = Watched(self.make())
+        self.study(TABLE, SCENES[0].cluster, watched).run()
+        assert not watched.wrote, "; ".join(watched.wrote)
+
+    def test_it_picks_only_whom_a_slot_is_of_use_to(self) -> None:
+        watched = Watched(self.make())
+        _, cluster, spec = SCENES[2]
+        self.study(TABLE, cluster, watched, **spec).run()
+        assert not watched.idle_picks, "; ".join(watched.idle_picks)
+
+    def test_every_decision_says_why(self) -> None:
+        for _, study in self.played():
+            for decision in study.decisions:
+                why = decision.why
+                assert len(why.split()) >= 3, f"{decision} does not say why: give a few words"
+                assert why == why.strip().rstrip("."), f"{decision}: no full stop, no stray space"
+                assert "\n" not in why, f"{decision}: why is one line"
+
+    def test_late_and_doubled_reports_are_harmless(self) -> None:
+        for scene in SCENES:
+            once = self.study(TABLE, scene.cluster, **scene.spec).run()
+            twice = self.study(TABLE, scene.cluster, **scene.spec).run(Doubling)
+            assert twice.decisions == once.decisions, f"where {scene.name}, repeats are believed"
+
+    def test_runs_that_end_early_do_not_hold_it_up(self) -> None:
+        curves = [curve[: 1 + number % 5] for number, curve in enumerate(falling(12, 9))]
+        _ends(self.study(table(curves, epochs=9)).run(), "with runs shorter than their goals")
+
+    def test_runs_without_numbers_do_not_hold_it_up(self) -> None:
+        for bad in (math.nan, math.inf, -math.inf):
+            curves = [[bad] * 9 if number % 3 else curve for number, curve in _numbered(9)]
+            study = self.study(table(curves)).run()
+            _ends(study, f"where two runs of three report {bad}")
+            best = study.state.best
+            assert best is None or math.isfinite(study.state.best_loss)
+            _ends(self.study(table([[bad] * 9] * 5)).run(), f"where every run reports {bad}")
+
+    def test_it_works_where_trials_share_their_prefixes(self) -> None:
+        study = self.sharing().run()
+        _ends(study, "with shared prefixes")
+        assert study.state.epochs_trained < study.state.reports, "nothing was shared"
+        assert self.sharing().run().steps == study.steps
+        assert self.sharing().resume(study.steps[: len(study.steps) // 2]).steps == study.steps
+
+    def test_no_state_on_the_way_contradicts_itself(self) -> None:
+        for _, study in [*self.played(), ("prefixes are shared", self.sharing().run())]:
+            assert broken_invariants(study.steps, self.fresh()) == []
+
+    def sharing(self) -> Rehearsal:
+        """Return a study of eight schedules that agree up to epochs 2, 4 and 6."""
+        steps = [-0.3, -0.1]
+        configs = [
+            {"step": {"piecewise": [[0, -0.2], [2, one], [4, two], [6, three]]}}
+            for one in steps
+            for two in steps
+            for three in steps
+        ]
+        trace = table([[0.0]] * len(configs), configs=configs, epochs=9)
+        like = self.study(trace, share=True)
+        return Rehearsal(like.spec, like.brains, Adding(), Cluster(slots=2, save_s=0.1))
+
+
+class PolicyContract(PolicyLaws):
+    """What every Policy must satisfy. Subclass it, give `make`, run pytest."""
+
+    def test_what_is_not_a_number_never_wins(self) -> None:
+        best = [-1.0 - 0.1 * epoch for epoch in range(9)]
+        for number in (0, 4, 8):
+            with_numbers = self._reached(number, best)
+            for bad in (math.nan, math.inf, -math.inf):
+                without = self._reached(number, [bad] * 9)
+                assert without <= with_numbers, (
+                    f"trial {number} comes to epoch {without} when it reports {bad}, and to "
+                    f"{with_numbers} with the best numbers of all"
+                )
+
+    def _reached(self, number: int, curve: list[float]) -> int:
+        curves = [*falling(9, 9)]
+        curves[number] = curve
+        # Time for half of the work, so that somebody has to stand back.
+        study = self.study(table(curves), Cluster(slots=3), budget=Budget(deadline_s=13.5)).run()
+        return study.epochs[number] if number < len(study.epochs) else 0
+
+    def test_the_order_of_equal_losses_does_not_matter(self) -> None:
+        for trials, slots in ((9, 3), (27, 9)):
+            reached = set()
+            for seed in range(6):
+                order = shuffled(trials, stream(seed, "order")) if seed else range(trials)
+                # Who is a little slower reports a little later.
+                seconds = [1.0 + 0.001 * late for late in order]
+                trace = table([[3.0] * 9] * trials, seconds=seconds)
+                # Time for some of the work, so that somebody has to stand back.
+                budget = Budget(deadline_s=4.5)
+                study = self.study(trace, Cluster(slots=slots), budget=budget).run()
+                reached.add(tuple(sorted(study.epochs)))
+            assert len(reached) == 1, f"who reports first decides how far trials come: {reached}"
+
+    def test_a_lone_trial_is_never_starved(self) -> None:
+        for slots in (1, 4):
+            study = self.study(table(falling(1, 9)), Cluster(slots=slots, save_s=0.1)).run()
+            (trial,) = study.state.trials
+            assert trial.status is Status.FINISHED, f"it is {trial.status} at epoch {trial.epoch}"
+
+    def test_lower_and_higher_are_better_alike(self) -> None:
+        curves = falling(12, 9)
+        curves[3] = [math.nan] * 9
+        lower = self.study(table(curves, mode="min")).run()
+        mirrored = [[-value for value in curve] for curve in curves]
+        higher = self.study(table(mirrored, mode="max")).run()
+        assert [replace(each, why="") for each in lower.decisions] == [
+            replace(each, why="") for each in higher.decisions
+        ]
+
+    def test_the_cost_of_a_report_does_not_grow_with_the_trials(self) -> None:
+        few, many = self._lines_a_report(100), self._lines_a_report(800)
+        assert many <= 2 * few, (
+            f"a report costs {many:.0f} lines of code with 800 trials, {few:.0f} with 100: keep "
+            "in `see` what `judge` and `next` need, instead of looking through all trials"
+        )
+
+    def _lines_a_report(self, trials: int) -> float:
+        metered = Metered(self.make())
+        study = self.study(table(falling(trials, 4)), Cluster(slots=8), metered).run()
+        return metered.lines / study.state.reports
+
+
+def _numbered(count: int) -> list[tuple[int, list[float]]]:
+    return list(enumerate(falling(count, 9)))
+
+
+def _ends(study: Rehearsal, when: str) -> None:
+    state = study.state
+    assert state.end is not None, f"{when}, the study stalls with {len(state.ready)} trials ready"
+    assert state.end.cause in (EndCause.QUIET, EndCause.POLICY), f"{when}: {state.end.why}"
+    if state.end.cause is EndCause.QUIET:
+        assert not state.attempts, f"{when}, {len(state.attempts)} attempts are left"
+        assert not state.slots.held, f"{when}, slots {sorted(state.slots.held)} are still held"
+
+
+class Watched:
+    """A policy that is asked everything twice, and whose memory is looked at before and after."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.wrote: list[str] = []
+        self.idle_picks: list[str] = []
+
+    def see(self, entry: Entry, study: StudyView) -> None:
+        self._policy.see(entry, study)
+
+    def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        return self._asked("judge", lambda: tuple(self._policy.judge(trial, study)))
+
+    def next(self, study: StudyView) -> Pick | None:
+        pick = self._asked("next", lambda: self._policy.next(study))
+        if pick is not None and not _of_use(pick, study):
+            self.idle_picks.append(f"{pick} can start nobody at {study.now:g} s")
+        return pick
+
+    def admit(self, study: StudyView) -> int | None:
+        return self._asked("admit", lambda: self._policy.admit(study))
+
+    def _asked(self, method: str, ask: Callable[[], T]) -> T:
+        before = memory_of(self._policy)
+        answer = ask()
+        if memory_of(self._policy) != before:
+            self.wrote.append(f"{method} changed the policy's memory: only `see` may")
+        if ask() != answer:
+            self.wrote.append(f"{method} answers otherwise when it is asked again")
+        return answer
+
+
+def _of_use(pick: Pick, study: StudyView) -> bool:
+    if pick.trial is None:
+        return study.new and pick.until >= 1
+    if not 0 <= pick.trial < len(study.trials):
+        return False
+    trial = study.trials[pick.trial]
+    further = min(pick.until, study.spec.epochs) > max(trial.goal, trial.epoch)
+    return trial.id in study.ready or (trial.alive and further)
+
+
+class Metered:
+    """A policy whose work is counted in lines of Python, which no clock can blur."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.lines = 0
+
+    def see(self, entry: Entry, study: StudyView) -> None:
+        self._counted(lambda: self._policy.see(entry, study))
+
+    def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        return self._counted(lambda: tuple(self._policy.judge(trial, study)))
+
+    def next(self, study: StudyView) -> Pick | None:
+        return self._counted(lambda: self._policy.next(study))
+
+    def admit(self, study: StudyView) -> int | None:
+        return self._counted(lambda: self._policy.admit(study))
+
+    def _counted(self, work: Callable[[], T]) -> T:
+        # Whoever traces already (a debugger, coverage) goes on afterwards.
+        before = sys.gettrace()
+        sys.settrace(self._count)
+        try:
+            return work()
+        finally:
+            sys.settrace(before)
+
+    def _count(self, frame: FrameType, event: str, argument: object) -> Any:  # noqa: ANN401
+        self.lines += event == "line"
+        return self._count
