@@ -220,15 +220,25 @@ class Generator(Protocol):
         ...
 
 
-class Demand(Struct, frozen=True, gc=False):
-    """What one trial could use."""
+class Demand(Protocol):
+    """What one trial could use. Worked out as it is read."""
 
-    trial: TrialId
-    # Epochs up to its goal, times the seconds of an epoch at width 1 where they are known.
-    epochs: int
-    epoch_s: float | None
-    # The width it holds now; 0 where it does not run.
-    width: float
+    @property
+    def trial(self) -> TrialId: ...
+    @property
+    def epochs(self) -> int:
+        """Epochs up to its goal."""
+        ...
+
+    @property
+    def epoch_s(self) -> float | None:
+        """The mean duration of an epoch so far; None before the first."""
+        ...
+
+    @property
+    def width(self) -> float:
+        """The width it holds now; 0 where it does not run."""
+        ...
 
 
 class Demands(Protocol):

@@ -183,7 +183,7 @@ class Forecast(Struct, frozen=True):
         row = self._row(epoch)
         at = bisect_right(row, loss)
         if at == 0:
-            return LEVELS[0] / 2 if loss == row[0] else 0.0
+            return 0.0
         if at == len(row):
             return 1.0 if loss > row[-1] else LEVELS[-1]
         low, high = row[at - 1], row[at]

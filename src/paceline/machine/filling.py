@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.core import decisions as d
-from paceline.core.ports import Demand, Pick
 from paceline.machine.orders import stage_for
 from paceline.plan.settings import canonical
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from paceline.core.decisions import AnyDecision
-    from paceline.core.ports import Allocator, Generator, Policy
+    from paceline.core.ports import Allocator, Demand, Generator, Pick, Policy
     from paceline.core.values import AttemptId, Config, SlotId, TrialId
     from paceline.machine.records import Trial
     from paceline.machine.state import StudyState
@@ -206,18 +205,35 @@ class _Demands:
 
     @property
     def asking(self) -> Demand | None:
-        return None if self._trial is None else _demand(self._trial, 0.0)
+        return None if self._trial is None else _Demand(self._trial, 0.0)
 
     def running(self) -> Iterator[Demand]:
         for attempt in self._state.attempts.values():
             if not attempt.halting:
-                yield _demand(attempt.trial, attempt.width)
+                yield _Demand(attempt.trial, attempt.width)
 
 
-def _demand(trial: Trial, width: float) -> Demand:
-    seconds = trial.seconds
-    epoch_s = sum(seconds) / len(seconds) if seconds else None
-    return Demand(trial.id, trial.goal - trial.epoch, epoch_s, width)
+class _Demand:
+    """A trial and the width it holds."""
+
+    __slots__ = ("_trial", "width")
+
+    def __init__(self, trial: Trial, width: float) -> None:
+        self._trial = trial
+        self.width = width
+
+    @property
+    def trial(self) -> TrialId:
+        return self._trial.id
+
+    @property
+    def epochs(self) -> int:
+        return self._trial.goal - self._trial.epoch
+
+    @property
+    def epoch_s(self) -> float | None:
+        seconds = self._trial.seconds
+        return sum(seconds) / len(seconds) if seconds else None
 
 
 def _clipped(width: float, state: StudyState) -> float:

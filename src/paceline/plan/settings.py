@@ -71,7 +71,7 @@ def each_epoch(value: Callable[[int], Value], epochs: int) -> Value:
 
 def constant(config: Config) -> bool:
     """Say whether no value of the config changes during training."""
-    return not any(_is_schedule(value) for value in config.values())
+    return all(not _is_schedule(value) for value in config.values())
 
 
 def setting_at(config: Config, epoch: int) -> Config:

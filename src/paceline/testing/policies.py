@@ -225,6 +225,20 @@ class PolicyContract(PolicyLaws):
             (trial,) = study.state.trials
             assert trial.status is Status.FINISHED, f"it is {trial.status} at epoch {trial.epoch}"
 
+    def test_the_best_run_is_trained_to_its_end(self) -> None:
+        best = [-1.0 - 0.1 * epoch for epoch in range(9)]
+        others = falling(12, 9)
+        for name, curves in {
+            "the others train on": others,
+            "the others end early": [curve[: 1 + n % 3] for n, curve in enumerate(others)],
+            "the others report no numbers": [[math.nan] * 9] * 12,
+        }.items():
+            for place in (0, 5, 12):
+                study = self.study(table([*curves[:place], best, *curves[place:]])).run()
+                assert study.epochs[place : place + 1] == [9], (
+                    f"where {name}, the best run, number {place}, is left behind: {study.epochs}"
+                )
+
     def test_lower_and_higher_are_better_alike(self) -> None:
         curves = falling(12, 9)
         curves[3] = [math.nan] * 9

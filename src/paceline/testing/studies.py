@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # A study of a kit ends within a few thousand steps; one that does not will never end.
-MOST_STEPS = 50_000
+MOST_STEPS = 20_000
 
 
 def table(
