@@ -73,7 +73,7 @@ class Naive:
 
     def pick(self) -> tuple[int, int] | None:
         for level in reversed(self.levels[:-1]):
-            ranked = sorted(self.scores[level], key=lambda t: (self.scores[level][t], t))
+            ranked = sorted(self.scores[level], key=self.scores[level].__getitem__)  # stable
             for trial in ranked[: len(ranked) // self.eta]:
                 finite = self.scores[level][trial] < math.inf
                 if finite and trial not in self.gone_on[level]:
@@ -82,7 +82,7 @@ class Naive:
             for blind in (False, True):
                 for level in reversed(self.levels[:-1]):
                     scores = self.scores[level]
-                    for trial in sorted(scores, key=lambda t: (scores[t], t)):
+                    for trial in sorted(scores, key=scores.__getitem__):
                         if trial not in self.gone_on[level] and blind == math.isinf(scores[trial]):
                             return trial, level
         return None

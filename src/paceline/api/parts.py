@@ -58,7 +58,7 @@ def parse_part(text: str) -> Part:
     Part(name='asha', params={'eta': 4, 'drain': False})
     """
     name, _, rest = text.strip().partition(":")
-    if ":" not in name and "." in name:
+    if rest[:1].isupper():
         # A class of the user's own: `package.module:Class`, parameters after a second colon.
         class_name, _, rest = rest.partition(":")
         name = f"{name}:{class_name}"

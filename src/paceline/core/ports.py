@@ -194,7 +194,10 @@ class Policy(Protocol):
         ...
 
     def next(self, study: StudyView) -> Pick | None:
-        """Say who gets the free slot: a ready trial, a waiting one, a new one, or nobody."""
+        """Say who gets the free slot: a ready trial, a waiting one, a new one, or nobody.
+
+        A new trial's goal is 1 or later; a ready trial keeps its goal where the pick's is lower.
+        """
         ...
 
     def admit(self, study: StudyView) -> int | None:
@@ -258,7 +261,11 @@ class Allocator(Protocol):
     def see(self, entry: Entry, study: StudyView) -> None: ...
 
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
-        """Return a width for the asking trial, and for running ones that should change theirs."""
+        """Return a width for the asking trial, and for running ones that should change theirs.
+
+        A width is a whole number of slots, or one over a whole number; the machine cuts it to the
+        slots there are. An asking trial that is not named gets one slot.
+        """
         ...
 
 
@@ -345,7 +352,11 @@ class Engine(Protocol):
         ...
 
     def wait(self) -> Sequence[AnyEvent]:
-        """Return the next facts in order of time; none means that none will ever come."""
+        """Return the next facts in order of time, waiting for them where it must.
+
+        An empty answer means that there will never be any more, as after `close`. A Woke names
+        exactly the time that was asked for, even where it comes late.
+        """
         ...
 
     def close(self) -> None:

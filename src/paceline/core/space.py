@@ -139,6 +139,8 @@ def _complaint(kind: str, arguments: tuple[Value, ...]) -> str | None:
         return "has no logarithm at its low end: give a positive one"
     if kind == "quniform" and arguments[2] <= 0:
         return "needs a positive step"
+    if kind == "quniform" and _multiples(*arguments)[0] > _multiples(*arguments)[1]:
+        return "holds no multiple of its step"
     return None
 
 
@@ -167,11 +169,13 @@ def _at_loguniform(arguments: tuple[Value, ...], share: float) -> Value:
 
 
 def _at_quniform(arguments: tuple[Value, ...], share: float) -> Value:
-    low, high, q = arguments
-    least, most = math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
-    if least > most:
-        return _within(low, low, high)
+    least, most = _multiples(*arguments)
+    q = arguments[2]
     return q * min(least + int(share * (most - least + 1)), most)
+
+
+def _multiples(low: float, high: float, q: float) -> tuple[int, int]:
+    return math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
 
 
 def _at_randint(arguments: tuple[Value, ...], share: float) -> Value:

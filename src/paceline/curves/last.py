@@ -39,6 +39,9 @@ def _forecast(history: History) -> Forecast | None:
     else:
         spread = abs(losses[-1]) / 10
     known = len(history.losses)
+    furthest = spread * math.sqrt(max(history.horizons) - known)
+    if not math.isfinite(losses[-1] + _NORMAL[-1] * furthest):
+        return None  # losses so large that their steps are none
     rows = tuple(
         tuple(losses[-1] + spread * math.sqrt(epoch - known) * z for z in _NORMAL)
         for epoch in history.horizons

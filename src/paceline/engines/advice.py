@@ -33,7 +33,11 @@ class Advice:
             epochs=self._study.spec.epochs,
             config=trial.config,
         )
-        (forecast,) = self._curves.forecast([history])
+        try:
+            (forecast,) = self._curves.forecast([history])
+        except Exception as error:
+            # A model is somebody's plug-in: whatever it raises, the study goes on without it.
+            return None, f"the curve model failed: {error}"
         return forecast, "" if forecast is not None else "the curve model has no answer"
 
     def propose(self, ask: AskProposal) -> Config | None:

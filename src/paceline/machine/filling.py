@@ -5,9 +5,11 @@ Knows the order of the questions, and when there is nothing left to ask: then th
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.core import decisions as d
+from paceline.core.errors import SpecError
 from paceline.machine.orders import stage_for
 from paceline.plan.settings import canonical
 
@@ -107,6 +109,9 @@ class Filler:
                 return True  # closed now: ask the policy again
             number = len(state.trials)
             until = min(pick.until, state.spec.epochs)
+            if until < 1:
+                name = state.spec.policy
+                raise SpecError(f"policy {name} gave a new trial the goal {until}: give 1 or more.")
             machine.decide(d.Open(trial=number, config=config, until=until, why=pick.why))
         else:
             number = pick.trial
@@ -151,6 +156,9 @@ class Filler:
     def _resize(self, machine: Decider, widths: Mapping[TrialId, float]) -> None:
         state = machine.state
         for number, wanted in widths.items():
+            if number >= len(state.trials):
+                name = state.spec.allocator
+                raise SpecError(f"allocator {name} gave a width to trial {number}: there is none.")
             trial = state.trials[number]
             attempt = trial.attempt
             if attempt is None or attempt.trial is not trial or attempt.yielding:
@@ -238,6 +246,10 @@ class _Demand:
 
 def _clipped(width: float, state: StudyState) -> float:
     """Return a width that slots can have: whole ones up to all there are, or one over a whole."""
+    if not (width > 0.0 and math.isfinite(width)):
+        raise SpecError(
+            f"allocator {state.spec.allocator} gave width {width}: give a positive, finite one."
+        )
     if width >= 1.0:
         return float(min(int(width), max(1, state.capacity)))
     return 1.0 / round(1.0 / width)

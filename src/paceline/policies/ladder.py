@@ -32,8 +32,8 @@ def milestones(first: int, eta: int, epochs: int) -> list[int]:
 class Rung:
     """The scores of all who reached a milestone; keeps apart the best n // eta of them.
 
-    Trials that share the epoch of the rung are one score, named by the first of them. Equal losses
-    are ordered by that name, so that the order in which they arrive does not matter.
+    A score is (loss, arrival): of equal losses the earlier ranks first, so that a later one never
+    takes the place of one that was promoted. Trials that share the rung's epoch are one score.
     """
 
     def __init__(self, level: int, eta: int) -> None:
@@ -41,18 +41,18 @@ class Rung:
         self.count = 0
         self._eta = eta
         # The best n // eta as a heap with its worst in front, the rest with its best in front.
-        self._top: list[tuple[float, TrialId]] = []
-        self._rest: list[tuple[float, TrialId]] = []
-        self._in_top: set[TrialId] = set()
-        # Those who have not gone on, by the name of their score.
-        self._standing: dict[TrialId, tuple[TrialId, ...]] = {}
+        self._top: list[tuple[float, int]] = []
+        self._rest: list[tuple[float, int]] = []
+        self._in_top: set[int] = set()
+        # By arrival, the trials of a score that have not gone on; by trial, its arrival.
+        self._standing: dict[int, tuple[TrialId, ...]] = {}
+        self._arrival: dict[TrialId, int] = {}
         # Scores that may go on, and scores that stand. May also hold some that have lost the
         # property since: `_clean` drops those before they come to the front.
-        self._promotable: list[tuple[float, TrialId]] = []
-        self._waiting: list[tuple[float, TrialId]] = []
-        # Where epochs are shared: the score of an origin, and of a trial that is not its name.
-        self._by_origin: dict[int, tuple[float, TrialId]] = {}
-        self._name_of: dict[TrialId, TrialId] = {}
+        self._promotable: list[tuple[float, int]] = []
+        self._waiting: list[tuple[float, int]] = []
+        # Where epochs are shared: the score of an origin.
+        self._by_origin: dict[int, tuple[float, int]] = {}
 
     @property
     def quota(self) -> int:
@@ -66,14 +66,15 @@ class Rung:
 
     def record(self, trial: TrialId, loss: float, origin: int | None) -> None:
         """Take a score. Trials that share the epoch, which have one origin, count once."""
-        score = (loss, trial)
+        score = (loss, self.count)
         if origin is not None:
             known = self._by_origin.setdefault(origin, score)
             if known is not score:
                 self._join(known, trial)
                 return
+        self._arrival[trial] = self.count
+        self._standing[self.count] = (trial,)
         self.count += 1
-        self._standing[trial] = (trial,)
         heappush(self._waiting, score)
         if self._top and score < (-self._top[0][0], -self._top[0][1]):
             self._raise(score)
@@ -81,21 +82,23 @@ class Rung:
             heappush(self._rest, score)
         quota = self.count // self._eta
         if len(self._top) > quota:
-            loss, name = heappop(self._top)
-            self._in_top.discard(-name)
-            heappush(self._rest, (-loss, -name))
+            loss, arrival = heappop(self._top)
+            self._in_top.discard(-arrival)
+            heappush(self._rest, (-loss, -arrival))
             self._clean()
         elif len(self._top) < quota:
             self._raise(heappop(self._rest))
 
     def leave(self, trial: TrialId) -> None:
         """Note that the trial has gone on, or is gone. Its score stays."""
-        name = self._name_of.get(trial, trial)
-        left = tuple(other for other in self._standing.get(name, ()) if other != trial)
+        arrival = self._arrival.pop(trial, None)
+        if arrival is None:
+            return
+        left = tuple(other for other in self._standing[arrival] if other != trial)
         if left:
-            self._standing[name] = left
+            self._standing[arrival] = left
         else:
-            self._standing.pop(name, None)
+            del self._standing[arrival]
             self._clean()
 
     def best_promotable(self) -> TrialId | None:
@@ -106,24 +109,24 @@ class Rung:
         """Return the best of all who have not gone on, whether they may or not."""
         if not self._waiting:
             return None
-        loss, name = self._waiting[0]
-        return loss, self._standing[name][0]
+        loss, arrival = self._waiting[0]
+        return loss, self._standing[arrival][0]
 
-    def _raise(self, score: tuple[float, TrialId]) -> None:
-        loss, name = score
-        self._in_top.add(name)
-        heappush(self._top, (-loss, -name))
-        if loss < NO_LOSS and name in self._standing:
+    def _raise(self, score: tuple[float, int]) -> None:
+        loss, arrival = score
+        self._in_top.add(arrival)
+        heappush(self._top, (-loss, -arrival))
+        if loss < NO_LOSS and arrival in self._standing:
             heappush(self._promotable, score)
 
-    def _join(self, score: tuple[float, TrialId], trial: TrialId) -> None:
-        loss, name = score
-        self._name_of[trial] = name
-        standing = self._standing.get(name, ())
-        self._standing[name] = (*standing, trial)
+    def _join(self, score: tuple[float, int], trial: TrialId) -> None:
+        loss, arrival = score
+        self._arrival[trial] = arrival
+        standing = self._standing.get(arrival, ())
+        self._standing[arrival] = (*standing, trial)
         if not standing:
             heappush(self._waiting, score)
-            if loss < NO_LOSS and name in self._in_top:
+            if loss < NO_LOSS and arrival in self._in_top:
                 heappush(self._promotable, score)
 
     def _clean(self) -> None:

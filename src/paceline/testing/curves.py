@@ -84,7 +84,7 @@ class CurveModelContract:
         for horizons in ((21,), (60,), (21, 60), HORIZONS):
             forecast = self.forecast(falling(1, 20)[0], horizons)
             assert forecast is not None
-            assert forecast.epochs == horizons
+            assert forecast.epochs == horizons, f"{horizons} were asked for: {forecast.epochs}"
 
     def test_one_point_is_enough_not_to_crash(self) -> None:
         for point in (0.7, 0.0, -3.0, 1e9, NO_LOSS):
@@ -99,7 +99,8 @@ class CurveModelContract:
                 assert answer is None or _finite(answer), f"{name}: {answer} cannot be logged"
 
     def test_a_curve_without_numbers_has_no_forecast(self) -> None:
-        assert self.forecast([NO_LOSS] * 20, HORIZONS) is None
+        answer = self.forecast([NO_LOSS] * 20, HORIZONS)
+        assert answer is None, f"nothing is known, and yet {answer}"
 
     def test_an_empty_batch_has_no_answers(self) -> None:
         assert list(self.make().forecast([])) == []
@@ -124,13 +125,13 @@ class CurveModelContract:
         model = self.make()
         for again in (model, self.make()):
             for one, other in zip(model.forecast(_batch()), again.forecast(_batch()), strict=True):
-                assert _alike(one, other)
+                assert _alike(one, other), f"asked again, it answers {other} instead of {one}"
 
     def test_losses_may_come_in_any_kind_of_sequence(self) -> None:
         curve = falling(1, 20)[0]
         answers = [self.forecast(kind, HORIZONS) for kind in (curve, (*curve,), array("d", curve))]
-        assert _alike(answers[0], answers[1])
-        assert _alike(answers[0], answers[2])
+        assert _alike(answers[0], answers[1]), "a tuple is answered otherwise than a list"
+        assert _alike(answers[0], answers[2]), "an array is answered otherwise than a list"
 
     def test_better_so_far_is_better_later(self) -> None:
         curve = falling(1, 20)[0]

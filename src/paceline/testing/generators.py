@@ -96,7 +96,8 @@ class GeneratorLaws:
 
     def test_a_study_with_it_replays(self) -> None:
         steps = self.study(self.generator()).run().steps
-        assert not unlike_replay(steps, self.study(self.generator()).brains)
+        difference = unlike_replay(steps, self.study(self.generator()).brains)
+        assert not difference, difference
 
     def study(self, generator: Generator) -> Rehearsal:
         """Return a study in which every other attempt or so fails, for good."""
@@ -220,6 +221,8 @@ def _belongs(dimension: Dimension, value: Value) -> bool:
     low, high = arguments[:2]
     if kind in ("randint", "lograndint"):
         return type(value) is int and low <= value < high
+    if type(value) not in (int, float):
+        return False
     if kind == "quniform":
         steps = value / arguments[2]
         if not math.isclose(steps, round(steps), abs_tol=1e-9):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # No clause needs more facts than this; an engine that goes on for longer never gets there.
-MOST_FACTS = 5_000
+MOST_FACTS = 2_000
 # Further than any clause lets an attempt go.
 FAR = 100_000
 WHY = "the kit asks for it"

@@ -6,22 +6,24 @@ loop and simulator. Knows no part: what is tested with it is given by whoever te
 
 from __future__ import annotations
 
+import math
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from paceline.allocation.fixed import Fixed
 from paceline.core.decisions import Launch
-from paceline.core.events import Ended, Opened, Reported
+from paceline.core.events import ChangeSlots, Command, Ended, Opened, Reported
 from paceline.core.ports import Crash, Outcome
 from paceline.core.rng import stream
 from paceline.core.values import Config, Mode, Part, StudySpec
 from paceline.curves.last import Last
 from paceline.engines.advice import Advice
 from paceline.engines.loop import run
+from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.engines.sim.engine import SimEngine
-from paceline.engines.sim.recorded import Recorded
 from paceline.engines.sim.traces import Header, Run, Trace
 from paceline.generators.queued import Queued
 from paceline.machine.checks import complaints
@@ -34,9 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from paceline.core.decisions import AnyDecision, Entry, Step
-    from paceline.core.events import AnyEvent, Command
+    from paceline.core.events import AnyEvent
     from paceline.core.ports import Allocator, Engine, Generator, Policy, Workload
-    from paceline.engines.sim.cluster import Cluster
 
 T = TypeVar("T")
 
@@ -68,11 +69,14 @@ def table(
     return Trace(header, runs)
 
 
-def falling(count: int, epochs: int, seed: int = 0) -> list[list[float]]:
-    """Return losses that fall at different speeds to different ends, and cross on the way."""
+def falling(count: int, epochs: int) -> list[list[float]]:
+    """Return losses that fall at different speeds to different ends, and cross on the way.
+
+    Those that come first are neither better nor worse: with some other seeds they are, by chance.
+    """
     curves = []
     for number in range(count):
-        rng = stream(seed, "falling", number)
+        rng = stream(5, "falling", number)
         end, height, speed = rng.random(), 1.0 + rng.random(), 0.3 + 2.0 * rng.random()
         curves.append(
             [end + height / (1.0 + speed * k) + 0.02 * rng.random() for k in range(1, epochs + 1)]
@@ -103,6 +107,39 @@ def brains_for(
     """Return brains for a study on a trace: the plainest, where none is given."""
     queue = Queued(configs=[run.config for run in trace.runs])
     return Brains(policy or Fifo(), generator or queue, allocator or Fixed())
+
+
+class Scene(Struct, frozen=True):
+    """What happens around a study while it runs."""
+
+    # Completes "where …".
+    name: str
+    cluster: Cluster
+    # What its spec says besides.
+    spec: dict[str, Any] = {}
+    # After so many steps somebody sends this command.
+    commands: dict[int, Command] = {}
+
+
+CALM = Scene("all is calm", Cluster(slots=3))
+SCENES = (
+    CALM,
+    Scene(
+        "everything takes its time",
+        Cluster(slots=2, setup_s=0.3, save_s=0.2, restore_s=0.1, forecast_s=0.7, save_every_s=2.0),
+    ),
+    Scene(
+        "attempts fail",
+        Cluster(slots=3, save_every_s=2.0, faults=Faults(mean_life_s=6.0, seed=1)),
+        {"retries": 1},
+    ),
+    Scene("slots vanish", Cluster(slots=3, capacity=((2.5, 1), (5.0, 0), (9.0, 4)))),
+    Scene(
+        "a command gives slots and takes them",
+        Cluster(slots=2, save_s=0.1),
+        commands={20: ChangeSlots(2), 40: ChangeSlots(-3)},
+    ),
+)
 
 
 class Rehearsal:
@@ -186,15 +223,10 @@ class Rehearsal:
         return [trial.epoch for trial in self.state.trials]
 
 
-def rehearsal(
-    trace: Trace,
-    brains: Brains,
-    cluster: Cluster,
-    **spec: Any,  # noqa: ANN401
-) -> Rehearsal:
-    """Return a study that replays a trace."""
-    described = spec_for(trace, **spec)
-    return Rehearsal(described, brains, Recorded(trace, share=described.share), cluster)
+def rehearsal(trace: Trace, brains: Brains, scene: Scene = CALM) -> Rehearsal:
+    """Return a study of a table's runs, with what happens around it."""
+    spec = spec_for(trace, **scene.spec)
+    return Rehearsal(spec, brains, Rows(trace), scene.cluster, scene.commands)
 
 
 def broken_invariants(steps: Sequence[Step], brains: Brains) -> list[str]:
@@ -241,6 +273,32 @@ class Doubling:
 
     def close(self) -> None:
         self._engine.close()
+
+
+class Rows:
+    """A table as a workload that answers any config: `run` says which of its runs is trained.
+
+    Unlike a recorded trace it lets a trial change from run to run, as forked ones do, and takes a
+    number between two runs for the nearer one.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.metric = trace.header.metric
+        self._runs = trace.runs
+
+    def begin(self, config: Config) -> object:
+        return 0
+
+    def setup_s(self, state: object) -> float | None:
+        return None
+
+    def advance(self, state: object, setting: Config) -> Outcome:
+        assert isinstance(state, int)
+        run = self._runs[round(setting["run"]) % len(self._runs)]
+        at = min(state, len(run.values) - 1)
+        value = run.values[at]
+        metrics = {self.metric: None if math.isnan(value) else value}
+        return Outcome(metrics, run.seconds[at], state + 1, state + 1 >= len(run.values))
 
 
 class Trained(NamedTuple):

@@ -152,6 +152,8 @@ class SimEngine:
         """Forget everything that runs."""
         self._lives.clear()
         self._heap.clear()
+        self._told.clear()
+        self._asking = None
 
     def expect(self, log: Sequence[Step]) -> None:
         """Take the answers that a log already has, so that nobody is asked again."""
