@@ -142,13 +142,16 @@ class Scripted:
         self._sizes = sizes
         self.applied: list[Step] = []
 
-    def wait(self) -> list[AnyEvent]:
+    def wait(self, patience: float | None = None) -> list[AnyEvent] | None:
         size = self._sizes.pop() if self._sizes else len(self._events)
         batch, self._events = self._events[:size], self._events[size:]
-        return batch
+        return batch or None
 
     def apply(self, step: Step) -> None:
         self.applied.append(step)
+
+    def replay(self, step: Step) -> None:
+        """Nothing is resumed."""
 
     def close(self) -> None:
         """Nothing runs."""

@@ -95,6 +95,8 @@ def _of(kind: Any, leaves: dict[object, st.SearchStrategy[Any]]) -> st.SearchStr
         return st.one_of(*(_of(argument, leaves) for argument in arguments))
     if origin is Literal:
         return st.sampled_from(arguments)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return st.tuples(*(_of(argument, leaves) for argument in arguments))
     if origin is tuple:
         return st.lists(_of(arguments[0], leaves), max_size=3).map(tuple)
     if origin is dict:

@@ -34,16 +34,19 @@ class Bent:
     def now(self) -> float:
         return self._engine.now
 
-    def wait(self) -> Sequence[e.AnyEvent]:
-        while events := self._engine.wait():
+    def wait(self, patience: float | None = None) -> Sequence[e.AnyEvent] | None:
+        while events := self._engine.wait(patience):
             told = [each for event in events for each in self._tell(event)]
             if told:
                 return told
-        return ()
+        return None
 
     def apply(self, step: d.Step) -> None:
         given = [each for decision in step.decisions for each in self._order(decision)]
         self._engine.apply(d.Step(step.number, step.event, (*given,)))
+
+    def replay(self, step: d.Step) -> None:
+        self._engine.replay(step)
 
     def close(self) -> None:
         self._engine.close()
@@ -79,9 +82,9 @@ class AnswersEveryHalt(Bent):
         )
         super().apply(step)
 
-    def wait(self) -> Sequence[e.AnyEvent]:
+    def wait(self, patience: float | None = None) -> Sequence[e.AnyEvent] | None:
         ends, self._ends = self._ends, []
-        return ends or super().wait()
+        return ends or super().wait(patience)
 
 
 def same_fact(event: e.AnyEvent) -> Sequence[e.AnyEvent]:

@@ -18,7 +18,7 @@ from paceline.allocation.speedup import parse_speedup
 from paceline.api.parts import build, parse_part
 from paceline.core.decisions import EndCause, Step
 from paceline.core.errors import LogError, SpecError, unknown
-from paceline.core.events import Opened
+from paceline.core.events import FORMAT, Opened
 from paceline.core.rng import shuffled, stream
 from paceline.core.values import Budget, Config, Part, Saves, Status, StudySpec, Target
 from paceline.engines.advice import Advice
@@ -238,7 +238,7 @@ class _Simulator:
     ) -> SimResult:
         started = time.perf_counter()
         engine = msgspec.to_builtins(self._options)
-        first = self.machine.handle(Opened(at=0.0, spec=self.spec, engine=engine))
+        first = self.machine.handle(Opened(at=0.0, spec=self.spec, format=FORMAT, engine=engine))
         keep = _both(remember, watch, self.machine.state)
         keep([first])
         self.engine.apply(first)

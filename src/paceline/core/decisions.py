@@ -15,7 +15,7 @@ from paceline.core.events import AnyEvent
 from paceline.core.values import AttemptId, Config, SlotId, TrialId
 
 
-class Decision(Struct, frozen=True, kw_only=True, tag=str.lower, gc=False):
+class Decision(Struct, frozen=True, kw_only=True, tag=str.lower, gc=False, omit_defaults=True):
     """An order. `why` is a sentence with the numbers it rests on."""
 
     why: str
@@ -122,6 +122,12 @@ class Resize(Decision, frozen=True, kw_only=True):
     width: float
 
 
+class Drop(Decision, frozen=True, kw_only=True):
+    """Delete checkpoints that nobody needs any more, by their names (attempt, epoch)."""
+
+    checkpoints: tuple[tuple[AttemptId, int], ...]
+
+
 # What is asked from outside, because it is not a function of the log.
 
 
@@ -189,6 +195,7 @@ AnyDecision: TypeAlias = (
     | Amend
     | Halt
     | Resize
+    | Drop
     | AskForecast
     | AskProposal
     | WakeAt

@@ -6,6 +6,8 @@
     ├── StoreError        a store that cannot be opened, found, locked or understood
     │   └── StudyNotFound     no study of that name in this store
     ├── LogError          a log that does not decode, or whose entries do not follow each other
+    ├── CheckpointError   something that cannot be kept, or a checkpoint that cannot be read
+    ├── TrialError        a training function that breaks the contract of the trial handle
     └── BrokenInvariant   our bug: the state contradicts itself
 
 A trial that fails is not in this tree: it is an event, never an exception.
@@ -45,6 +47,14 @@ class StudyNotFound(StoreError):
 
 class LogError(PacelineError):
     """A log does not decode, or its entries do not follow from each other."""
+
+
+class CheckpointError(PacelineError):
+    """Something given to `keep` cannot be written, or a checkpoint cannot be read."""
+
+
+class TrialError(PacelineError):
+    """A training function uses its trial in a way that cannot work; raised inside the function."""
 
 
 class BrokenInvariant(PacelineError):

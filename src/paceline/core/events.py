@@ -41,7 +41,7 @@ class Cause(StrEnum):
     LOST = "lost"
 
 
-class Event(Struct, frozen=True, kw_only=True, tag=str.lower, gc=False):
+class Event(Struct, frozen=True, kw_only=True, tag=str.lower, gc=False, omit_defaults=True):
     """A fact with its time."""
 
     at: float
@@ -51,7 +51,8 @@ class Opened(Event, frozen=True, kw_only=True):
     """The study was opened: the first entry of every log."""
 
     spec: StudySpec
-    format: int = FORMAT
+    # The first version, so that a log which does not say is read as one of that.
+    format: int = 1
     # What the engine was told, so that a driver can build it again. The machine does not read it.
     engine: dict[str, Value] = {}
 
@@ -77,13 +78,23 @@ class Saved(Event, frozen=True, kw_only=True):
     epoch: int
     seconds: float = 0.0
     bytes: int = 0
+    # What the file's bytes hash to; empty where there is no file.
+    digest: str = ""
 
 
 class Missed(Event, frozen=True, kw_only=True):
-    """The order to save came too late: the attempt was already past that epoch."""
+    """A checkpoint was wanted and there is none: the order came too late, or it cannot be saved."""
 
     attempt: AttemptId
     epoch: int
+    note: str = ""
+
+
+class Spoiled(Event, frozen=True, kw_only=True):
+    """The checkpoint this attempt was to start from is damaged or gone."""
+
+    attempt: AttemptId
+    note: str = ""
 
 
 class Ended(Event, frozen=True, kw_only=True):
@@ -161,6 +172,7 @@ AnyEvent: TypeAlias = (
     | Reported
     | Saved
     | Missed
+    | Spoiled
     | Ended
     | Forecasted
     | Proposed

@@ -351,12 +351,17 @@ class Engine(Protocol):
         """Carry a step's decisions out; a step that was carried out before does nothing."""
         ...
 
-    def wait(self) -> Sequence[AnyEvent]:
+    def wait(self, patience: float | None = None) -> Sequence[AnyEvent] | None:
         """Return the next facts in order of time, waiting for them where it must.
 
-        An empty answer means that there will never be any more, as after `close`. A Woke names
-        exactly the time that was asked for, even where it comes late.
+        After so many seconds of patience the answer is empty; None means that there will never be
+        any more facts, as after `close`. A Woke names exactly the time that was asked for, even
+        where it comes late.
         """
+        ...
+
+    def replay(self, step: Step) -> None:
+        """Take a step of a log that is being resumed, before anything is waited for."""
         ...
 
     def close(self) -> None:

@@ -85,6 +85,10 @@ class Saves(Struct, frozen=True, forbid_unknown_fields=True):
 
     # Save when this many seconds have passed since the last save; None: never for that reason.
     every_s: float | None = None
+    # Delete checkpoints as soon as nobody needs them.
+    collect: bool = False
+    # What all checkpoints together may take, where they are collected; None: no limit.
+    bytes: int | None = None
 
 
 class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -122,6 +126,7 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ("deadline_s", budget.deadline_s),
             ("slot_seconds", budget.slot_seconds),
             ("trials", budget.trials),
+            ("bytes", self.saves.bytes),
         ):
             good = limit is None or (limit > 0 and math.isfinite(limit))
             _need(good, label, limit, "give a positive number, or leave it out for no limit")

@@ -24,13 +24,20 @@ if TYPE_CHECKING:
     Inbox = Callable[[int], Sequence[tuple[int, Command]]]
 
 
+# How often a study looks into its inbox while nothing else happens.
+POLL_S = 0.2
+
+
 def run(machine: Machine, engine: Engine, remember: Remember, inbox: Inbox | None = None) -> bool:
     """Drive a study to its end. False: it stalled, because no fact will ever come any more."""
     state, handle, apply = machine.state, machine.handle, engine.apply
+    patience = None if inbox is None else POLL_S
     while state.end is None:
-        events = _commands(inbox, state.inbox, engine.now) if inbox is not None else ()
-        events = events or engine.wait()
-        if not events:
+        events: Sequence[AnyEvent] | None = None
+        if inbox is not None:
+            events = _commands(inbox, state.inbox, engine.now)
+        events = events or engine.wait(patience)
+        if events is None:
             return False
         steps = [handle(event) for event in events]
         remember(steps)

@@ -16,6 +16,7 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.decisions import Step
 from paceline.core.ports import Allocator, Fork, Generator, Policy, sees_nothing
+from paceline.machine.files import beyond_budget, superfluous
 from paceline.machine.filling import Filler, dispensable
 from paceline.machine.orders import order_for
 from paceline.machine.state import StudyState
@@ -75,6 +76,7 @@ class Machine:
         for entry in step.entries:
             self.take(entry)
         self.state.rides.touched.clear()
+        self.state.files.suspects.clear()
 
     def take(self, entry: Entry) -> None:
         """Fold one entry into the state and show it to the brains."""
@@ -114,6 +116,8 @@ class Machine:
             self._filler.fill(self)
             if state.rides.touched:
                 self._amend()
+        if state.files.suspects:
+            self._collect()
         if state.end is None and (self._limited or not state.attempts):
             self._filler.watch(self)
 
@@ -262,6 +266,15 @@ class Machine:
                         why=_reason(attempt.goal, order.goal),
                     )
                 )
+
+    def _collect(self) -> None:
+        """Give up checkpoints that nobody needs, and those that do not fit."""
+        for names, why in (
+            (superfluous(self.state), "nobody needs them any more"),
+            (beyond_budget(self.state), f"all may take {self.state.spec.saves.bytes} bytes"),
+        ):
+            if names:
+                self.decide(d.Drop(checkpoints=tuple(sorted(names)), why=why))
 
     def _spent(self) -> bool:
         """End the study if its time or its slot time is used up."""

@@ -7,10 +7,10 @@ sees them through the read-only views of `core.ports`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, TypeAlias, overload
 
-from paceline.core.values import NO_LOSS, Config, Forecast, SlotId, Status, TrialId
+from paceline.core.values import NO_LOSS, Config, Forecast, SlotId, Status, StudySpec, TrialId
 from paceline.plan.tree import Node, node_of, way
 
 if TYPE_CHECKING:
@@ -39,15 +39,15 @@ class Trial:
         "leaf",
         "loss",
         "opened_at",
-        "sign",
         "source",
+        "spec",
     )
 
-    def __init__(self, number: TrialId, config: Config, leaf: Leaf, sign: float) -> None:
+    def __init__(self, number: TrialId, config: Config, leaf: Leaf, spec: StudySpec) -> None:
         self.id = number
         self.config = config
         self.leaf = leaf
-        self.sign = sign
+        self.spec = spec
         self.opened_at = 0.0
         # The trial it was forked from.
         self.source: TrialId | None = None
@@ -89,10 +89,12 @@ class Trial:
         """Return a reported metric for each epoch seen; None where it was not a number."""
         values: list[float | None] = []
         for node in reversed(way(self.leaf)):
-            if node.extra is None:
-                values += (None if loss == NO_LOSS else self.sign * loss for loss in node.losses)
+            if name == self.spec.metric:
+                sign = self.spec.sign
+                values += (None if loss == NO_LOSS else sign * loss for loss in node.losses)
             else:
-                values += (metrics.get(name) for metrics in node.extra)
+                said = (metrics.get(name) for metrics in node.extra or ())
+                values += islice(chain(said, repeat(None)), len(node.losses))
         return values[: self.epoch]
 
     def origin(self, epoch: int) -> int:
@@ -117,6 +119,7 @@ class Attempt:
         "members",
         "save_at",
         "slots",
+        "source",
         "start",
         "trial",
         "version",
@@ -129,6 +132,8 @@ class Attempt:
         # Whose path it follows.
         self.trial = trial
         self.start = start
+        # The attempt that saved the checkpoint it started from.
+        self.source: AttemptId | None = None
         # The last epoch it has reported.
         self.epoch = start
         self.goal = start

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import LogError
-from paceline.core.values import NO_LOSS, Metrics, Status, StudySpec, TrialId, finite, loss_of
+from paceline.core.values import NO_LOSS, Status, StudySpec, TrialId, loss_of
+from paceline.machine.files import File, Files
 from paceline.machine.meter import Meter
 from paceline.machine.questions import Questions
 from paceline.machine.records import Attempt, Trial
 from paceline.machine.rides import Rides
 from paceline.machine.slots import Slots
 from paceline.plan.settings import stretches
-from paceline.plan.tree import Node, Tree, node_of, shared_until
+from paceline.plan.tree import Tree, node_of, shared_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -68,6 +69,7 @@ class StudyState:
         # Trials opened in a row that needed no training, because all was known.
         self.idle_opens = 0
         self.meter = Meter()
+        self.files = Files()
         self._sign = 1.0
         self._metric = ""
 
@@ -135,7 +137,7 @@ class StudyState:
         loss = loss_of(event.metrics.get(self._metric), self._sign)
         at = epoch - node.start - 1
         if at == len(node.losses):
-            self._learn(node, event.metrics, event.seconds, loss)
+            node.learn(loss, event.seconds, event.metrics)
             wanted = node.wanted
             if len(wanted) != 1:
                 wanted = tuple(t for t in wanted if t.epoch == epoch - 1 and t.goal >= epoch)
@@ -153,17 +155,6 @@ class StudyState:
                 self.rides.station(attempt)
             self.rides.part(attempt)
 
-    def _learn(
-        self, node: Node[Trial, Attempt], metrics: Metrics, seconds: float, loss: float
-    ) -> None:
-        if len(metrics) > 1 and node.extra is None:
-            metric, sign = self._metric, self._sign
-            node.extra = [{metric: None if x == NO_LOSS else sign * x} for x in node.losses]
-        node.losses.append(loss)
-        node.seconds.append(seconds)
-        if node.extra is not None:
-            node.extra.append({name: finite(value) for name, value in metrics.items()})
-
     def _deliver(self, trial: Trial, epoch: int, loss: float) -> None:
         self.reports += 1
         trial.epoch = epoch
@@ -172,6 +163,8 @@ class StudyState:
             trial.best_loss = loss
             trial.best_epoch = epoch
             if loss < self.best_loss:
+                if self.best is not None and self.spec.saves.collect:
+                    self.files.suspects[self.best.id] = self.best
                 self.best, self.best_loss, self.best_epoch = trial, loss, epoch
         if epoch == trial.leaf.end:
             self._over(trial, Status.FINISHED)
@@ -187,6 +180,10 @@ class StudyState:
         if node.saves is None:
             node.saves = {}
         node.saves[event.epoch] = attempt.id
+        if self.spec.saves.collect:
+            self.files.add(
+                (attempt.id, event.epoch), File(event.bytes, event.digest, attempt.trial)
+            )
         self._settle_save(attempt, event.epoch)
 
     def _missed(self, event: e.Missed) -> None:
@@ -194,6 +191,22 @@ class StudyState:
         attempt = self.attempts.get(event.attempt)
         if attempt is not None:
             self._settle_save(attempt, event.epoch)
+
+    def _spoiled(self, event: e.Spoiled) -> None:
+        self._tick(event.at)
+        attempt = self.attempts.get(event.attempt)
+        if attempt is not None and attempt.source is not None:
+            self._forget_save((attempt.source, attempt.start), attempt.trial)
+
+    def _forget_save(self, name: tuple[int, int], trial: Trial) -> None:
+        self.files.drop(name)
+        node = node_of(trial.leaf, max(name[1], 1))
+        if node.saves is not None and node.saves.get(name[1]) == name[0]:
+            del node.saves[name[1]]
+
+    def _dropped(self, decision: d.Drop) -> None:
+        for name in decision.checkpoints:
+            self.files.drop(name)
 
     def _settle_save(self, attempt: Attempt, epoch: int) -> None:
         attempt.save_at = tuple(other for other in attempt.save_at if other != epoch)
@@ -257,7 +270,8 @@ class StudyState:
             node = node_of(leaf, epoch)
             # Whoever waits for these epochs is credited with them, one judged epoch at a time.
             if epoch == node.known + 1:
-                self._learn(node, metrics, seconds, loss_of(metrics.get(self._metric), self._sign))
+                loss = loss_of(metrics.get(self._metric), self._sign)
+                node.learn(loss, seconds, metrics)
 
     # Decisions about trials
 
@@ -269,7 +283,7 @@ class StudyState:
             leaf = self.tree.insert(stretches(decision.config, spec.epochs))
         else:
             leaf = self.tree.alone()
-        trial = Trial(decision.trial, decision.config, leaf, self._sign)
+        trial = Trial(decision.trial, decision.config, leaf, spec)
         trial.opened_at = self.now
         trial.source = decision.source
         self.trials.append(trial)
@@ -298,6 +312,8 @@ class StudyState:
         trial.ended = how
         self.live -= 1
         self.departed = (*self.departed, trial)
+        if self.spec.saves.collect:
+            self.files.suspects[trial.id] = trial
 
     def _credit(self, decision: d.Credit) -> None:
         trial = self.trials[decision.trial]
@@ -315,6 +331,7 @@ class StudyState:
             raise LogError(f"attempt {decision.attempt} was launched out of turn.")
         self.launches += 1
         attempt = Attempt(decision.attempt, self.trials[decision.trial], decision.start)
+        attempt.source = decision.source
         attempt.goal = decision.goal
         attempt.save_at = decision.save_at
         attempt.slots = decision.slots
@@ -373,6 +390,7 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     e.Reported: StudyState._reported,
     e.Saved: StudyState._saved,
     e.Missed: StudyState._missed,
+    e.Spoiled: StudyState._spoiled,
     e.Ended: StudyState._attempt_ended,
     e.Forecasted: StudyState._forecasted,
     e.Proposed: StudyState._proposed,
@@ -391,6 +409,7 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     d.Launch: StudyState._launch,
     d.Amend: StudyState._amend,
     d.Halt: StudyState._halt,
+    d.Drop: StudyState._dropped,
     d.Resize: lambda state, resize: state._yield(state.attempts[resize.attempt]),
     d.Retire: StudyState._retire,
     d.AskForecast: StudyState._ask_forecast,

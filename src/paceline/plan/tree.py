@@ -14,6 +14,8 @@ from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from paceline.core.values import finite
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -73,7 +75,7 @@ class Node(Generic[W, R]):
         # Reports known so far, from epoch start+1 on without a gap.
         self.losses = array("d")
         self.seconds = array("d")
-        # All metrics as reported; None while there was never more than the objective.
+        # Metrics as reported, where there was ever more than the objective; {} for epochs before.
         self.extra: list[Metrics] | None = None
         # Tuples rather than sets: there is almost always one, and order must be kept.
         self.wanted: tuple[W, ...] = ()
@@ -85,6 +87,17 @@ class Node(Generic[W, R]):
     def known(self) -> int:
         """The last epoch of this node that has a report."""
         return self.start + len(self.losses)
+
+    def learn(self, loss: float, seconds: float, metrics: Metrics) -> None:
+        """Take the report of the next epoch."""
+        self.losses.append(loss)
+        self.seconds.append(seconds)
+        if self.extra is not None or len(metrics) > 1:
+            if self.extra is None:
+                self.extra = []
+            # Epochs before the first with more than the objective have nothing to add to it.
+            self.extra += [{}] * (len(self.losses) - 1 - len(self.extra))
+            self.extra.append({name: finite(value) for name, value in metrics.items()})
 
 
 class Tree(Generic[W, R]):

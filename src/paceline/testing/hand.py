@@ -84,7 +84,7 @@ class Hand:
     def until(self, met: Callable[[], bool], what: str) -> None:
         """Wait until a condition is met."""
         while not met():
-            events = self.engine.wait()
+            events = self.engine.wait() or ()
             self.told += events
             self.clock.append(self.engine.now)
             missing = not events or len(self.told) > MOST_FACTS

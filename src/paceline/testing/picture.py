@@ -19,7 +19,7 @@ def picture(state: StudyState) -> dict[str, Any]:
     plain = {
         name: value
         for name, value in vars(state).items()
-        if name not in ("trials", "attempts", "rides", "tree", *_PARTS, *_PASSING)
+        if name not in ("trials", "attempts", "rides", "tree", "files", *_PARTS, *_PASSING)
     }
     plain["best"] = None if state.best is None else state.best.id
     return {
@@ -28,6 +28,10 @@ def picture(state: StudyState) -> dict[str, Any]:
         "attempts": [_attempt(attempt) for attempt in state.attempts.values()],
         **{name: dict(vars(getattr(state, name))) for name in _PARTS},
         "ready": list(state.rides.ready),
+        "files": sorted(
+            (name, file.bytes, file.digest, file.trial.id)
+            for name, file in state.files.files.items()
+        ),
         "tree": [_node(node) for node in state.tree.nodes()] if state.number else [],
     }
 

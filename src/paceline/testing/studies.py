@@ -256,9 +256,12 @@ class Doubling:
     def now(self) -> float:
         return self._engine.now
 
-    def wait(self) -> Sequence[AnyEvent]:
+    def wait(self, patience: float | None = None) -> Sequence[AnyEvent] | None:
         events: list[AnyEvent] = []
-        for event in self._engine.wait():
+        told = self._engine.wait(patience)
+        if told is None:
+            return None
+        for event in told:
             events.append(event)
             if isinstance(event, Reported):
                 events.append(event)
@@ -270,6 +273,9 @@ class Doubling:
 
     def apply(self, step: Step) -> None:
         self._engine.apply(step)
+
+    def replay(self, step: Step) -> None:
+        self._engine.replay(step)
 
     def close(self) -> None:
         self._engine.close()

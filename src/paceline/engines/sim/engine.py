@@ -114,8 +114,8 @@ class SimEngine:
 
     # The port
 
-    def wait(self) -> Sequence[e.AnyEvent]:
-        """Return what happens next; nothing, if nothing ever will."""
+    def wait(self, patience: float | None = None) -> Sequence[e.AnyEvent] | None:
+        """Return what happens next; None, if nothing ever will. Virtual time needs no patience."""
         life = self._asking
         if life is not None:
             self._asking = None
@@ -136,7 +136,7 @@ class SimEngine:
                 self._change_capacity(what)
                 return (self._told.popleft(),)
             return (what,)
-        return ()
+        return None
 
     def apply(self, step: Step) -> None:
         """Carry a step's decisions out, once."""

@@ -1,0 +1,189 @@
+"""The channel between a driver and a worker: whole messages over a socket, in order.
+
+Knows framing (a length, then JSON) and every message. Standard output is the user's: nothing of
+ours goes there.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from paceline.core.values import Config, Metrics
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+
+class Message(Struct, frozen=True, kw_only=True, tag=str.lower):
+    """Something one side tells the other."""
+
+
+# To the worker
+
+
+class Begin(Message, frozen=True, kw_only=True):
+    """Be this attempt."""
+
+    attempt: int
+    trial: int
+    config: Config
+    # The last epoch of the trial, the epochs already in the checkpoint, and the first order.
+    epochs: int
+    start: int
+    goal: int
+    save_at: tuple[int, ...]
+    seed: int
+    # Where checkpoints are written, and the one to start from.
+    folder: str
+    checkpoint: str | None
+    digest: str
+    # What is measured, and the sign that makes a loss of it.
+    metric: str
+    sign: float
+    # The study's best loss so far: whoever beats it saves at once. None: nobody has one.
+    best: float | None
+    # Save when this many times the cost of a save has passed since the last; None: not for that.
+    patience: float | None
+    width: float
+    device: str
+    threads: int
+    environ: dict[str, str]
+    # Where standard output and errors go.
+    log: str
+
+
+class Order(Message, frozen=True, kw_only=True):
+    """Follow this config up to this epoch, and save at these; the highest version holds."""
+
+    version: int
+    config: Config
+    goal: int
+    save_at: tuple[int, ...]
+
+
+class Best(Message, frozen=True, kw_only=True):
+    """The study's best loss improved."""
+
+    loss: float
+
+
+class Release(Message, frozen=True, kw_only=True):
+    """There is nothing more to do: unwind and end."""
+
+
+# From the worker
+
+
+class Report(Message, frozen=True, kw_only=True):
+    """An epoch is done."""
+
+    epoch: int
+    metrics: Metrics
+    seconds: float
+
+
+class Wrote(Message, frozen=True, kw_only=True):
+    """A checkpoint is safe."""
+
+    epoch: int
+    seconds: float
+    bytes: int
+    digest: str
+
+
+class Skipped(Message, frozen=True, kw_only=True):
+    """A checkpoint was wanted and there is none, and why."""
+
+    epoch: int
+    note: str
+
+
+class Spoilt(Message, frozen=True, kw_only=True):
+    """The checkpoint to start from cannot be used."""
+
+    note: str
+
+
+class Done(Message, frozen=True, kw_only=True):
+    """The training function returned."""
+
+
+class Failed(Message, frozen=True, kw_only=True):
+    """The training function raised."""
+
+    note: str
+
+
+ToWorker: TypeAlias = Begin | Order | Best | Release
+FromWorker: TypeAlias = Report | Wrote | Skipped | Spoilt | Done | Failed
+AnyMessage: TypeAlias = ToWorker | FromWorker
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(AnyMessage)
+_HEAD = 4
+
+
+class Channel:
+    """One end of a socket that carries messages."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._bytes = bytearray()
+        self._whole: deque[AnyMessage] = deque()
+        # The other side is gone: what has arrived can still be read.
+        self.closed = False
+
+    def fileno(self) -> int:
+        """Return the socket's number, for selectors."""
+        return self._end.fileno()
+
+    def send(self, message: AnyMessage) -> None:
+        """Say something; to a side that is gone, in vain."""
+        body = _encoder.encode(message)
+        try:
+            self._end.sendall(len(body).to_bytes(_HEAD, "little") + body)
+        except OSError:
+            self.closed = True
+
+    def receive(self, *, wait: bool) -> AnyMessage | None:
+        """Return the next message; None where there is none now, or will never be one."""
+        while not self._whole and not self.closed:
+            if not wait and not select.select([self._end], [], [], 0)[0]:
+                break
+            self._fill()
+        return self._whole.popleft() if self._whole else None
+
+    def arrived(self) -> Iterator[AnyMessage]:
+        """Read once what lies ready, and yield the whole messages in it."""
+        self._fill()
+        while self._whole:
+            yield self._whole.popleft()
+
+    def close(self) -> None:
+        """Hang up."""
+        self.closed = True
+        self._end.close()
+
+    def _fill(self) -> None:
+        try:
+            data = self._end.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self.closed = True
+            return
+        self._bytes += data
+        at = 0
+        while len(self._bytes) - at >= _HEAD:
+            end = at + _HEAD + int.from_bytes(self._bytes[at : at + _HEAD], "little")
+            if end > len(self._bytes):
+                break
+            self._whole.append(_decoder.decode(self._bytes[at + _HEAD : end]))
+            at = end
+        del self._bytes[:at]

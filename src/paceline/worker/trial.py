@@ -1,0 +1,257 @@
+"""The trial handle: what a training function is given, and the contract it keeps.
+
+Knows the trial's settings, its order (how far to train, where to save) and its channel to the
+driver. Reports are sent and never waited for; orders are looked at inside `report`. At its goal an
+attempt saves and waits for what comes next.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.core.errors import TrialError
+from paceline.core.values import Config, Metrics, loss_of
+from paceline.plan.settings import PIECEWISE, setting_at
+from paceline.worker import container
+from paceline.worker.channel import (
+    Best,
+    Channel,
+    Order,
+    Release,
+    Report,
+    Skipped,
+    Wrote,
+)
+from paceline.worker.keeping import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from paceline.worker.channel import AnyMessage, Begin
+
+
+class Unwind(BaseException):
+    """The attempt ends here: `finally` blocks run, and nobody is meant to catch it."""
+
+
+class Trial:
+    """One config on its way, as its training function sees it."""
+
+    def __init__(self, begin: Begin, channel: Channel) -> None:
+        self._begin = begin
+        self._channel = channel
+        self._config = begin.config
+        self._goal = begin.goal
+        self._save_at = begin.save_at
+        self._version = 0
+        self._best = math.inf if begin.best is None else begin.best
+        self._keeper = Keeper()
+        # Epochs done; the epoch being trained, None outside one; when it began.
+        self._done = begin.start
+        self._epoch: int | None = None
+        self._began = time.monotonic()
+        # What the last save cost, and when it was.
+        self._save_s = 0.0
+        self._saved_at = time.monotonic()
+        self._files: dict[str, bytes] | None = None
+        if begin.checkpoint is not None:
+            values = container.read(Path(begin.folder) / begin.checkpoint, begin.digest)
+            self._keeper.load(values)
+            self._files = values.get("files")
+
+    # What the function may ask
+
+    @property
+    def id(self) -> int:
+        """The trial's number in its study."""
+        return self._begin.trial
+
+    @property
+    def config(self) -> Config:
+        """All hyperparameters; a schedule as it was written."""
+        return self._config
+
+    @property
+    def seed(self) -> int:
+        """The seed of this trial; every generator was set to it before the function began."""
+        return self._begin.seed
+
+    @property
+    def width(self) -> float:
+        """How many slots this trial holds: 1, more, or a share of one."""
+        return self._begin.width
+
+    @property
+    def rank(self) -> int:
+        """Which process of the trial this is; 0 reports."""
+        return 0
+
+    @property
+    def device(self) -> str:
+        """Where to train: `cpu` or `cuda`. Only this trial's GPUs are visible."""
+        return self._begin.device
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._config
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401
+        return self.value(name)
+
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401
+        """Return a hyperparameter's value, or the default where the config has none."""
+        return self.value(name) if name in self._config else default
+
+    def value(self, name: str, progress: float = 0.0) -> Any:  # noqa: ANN401
+        """Return a hyperparameter's value at this point of the epoch, from 0 to 1."""
+        try:
+            value = self._config[name]
+        except KeyError:
+            known = ", ".join(self._config) or "none"
+            raise TrialError(f"this trial has no {name!r}: its config holds {known}.") from None
+        if not _scheduled(value):
+            return value
+        if self._epoch is None:
+            raise TrialError(
+                f"{name!r} changes during training, so it has no value before the first epoch: "
+                "read it inside `for epoch in trial.epochs()`."
+            )
+        return setting_at({name: value}, self._epoch)[name]
+
+    def changed(self, name: str) -> bool:
+        """Say whether a hyperparameter has another value in this epoch than in the one before."""
+        now = self.value(name)
+        if not self._epoch or not _scheduled(self._config[name]):
+            return False
+        return bool(setting_at({name: self._config[name]}, self._epoch - 1)[name] != now)
+
+    # The loop
+
+    def keep(self, **objects: Any) -> Any:  # noqa: ANN401
+        """Let these survive pauses, moves and crashes; return them as they were restored.
+
+        Takes anything with `state_dict` and `load_state_dict`, arrays and JSON values, or a pair
+        of functions (save, load). One object is returned as itself, several as a tuple.
+        """
+        kept = tuple(self._keeper.register(name, given) for name, given in objects.items())
+        return kept[0] if len(kept) == 1 else kept
+
+    def epochs(self) -> Iterator[int]:
+        """Yield the index of each epoch to train, from 0 or from where the checkpoint ended.
+
+        Each epoch ends with one `report`. The loop ends after the last epoch; where the trial is
+        paused or stopped before, it unwinds and the code after it does not run.
+        """
+        if self._done:
+            self._keeper.restore_random()
+        while self._done < self._begin.epochs:
+            self._epoch = self._done
+            self._began = time.monotonic()
+            yield self._epoch
+            if self._done == self._epoch:
+                raise TrialError(
+                    f"epoch {self._epoch} ended without a report: call trial.report(…) in each."
+                )
+            self._epoch = None
+
+    def report(self, metrics: Metrics | None = None, /, **more: float) -> None:
+        """Close the epoch with what was measured; saving, pausing and stopping happen here."""
+        if self._epoch is None or self._done > self._epoch:
+            raise TrialError("report was called twice in an epoch, or outside one.")
+        self.close_epoch({**(metrics or {}), **more}, None)
+
+    def close_epoch(self, metrics: dict[str, Any], files: dict[str, bytes] | None) -> None:
+        """Report, look for orders, save where it is due, and stop where the goal is."""
+        seconds = time.monotonic() - self._began
+        settled = _settled(metrics, self._begin.metric)
+        self._done += 1
+        self._channel.send(Report(epoch=self._done, metrics=settled, seconds=seconds))
+        self._hear()
+        loss = loss_of(settled.get(self._begin.metric), self._begin.sign)
+        better = loss < self._best
+        self._best = min(self._best, loss)
+        ordered = self._done >= self._goal or self._done in self._save_at
+        possible = files is not None or bool(self._keeper)
+        if ordered or (possible and (better or self._due())):
+            self._save(files)
+        while self._done >= self._goal and self._done < self._begin.epochs:
+            message = self._channel.receive(wait=True)
+            if message is None:
+                raise Unwind  # the driver is gone
+            self._take(message)
+
+    def restored_files(self) -> dict[str, bytes] | None:
+        """Return the files that a checkpoint in Ray's spelling holds."""
+        return self._files
+
+    def _due(self) -> bool:
+        patience = self._begin.patience
+        spent = time.monotonic() - self._saved_at
+        return patience is not None and spent >= patience * self._save_s
+
+    def _hear(self) -> None:
+        while (message := self._channel.receive(wait=False)) is not None:
+            self._take(message)
+        if self._channel.closed:
+            raise Unwind
+
+    def _take(self, message: AnyMessage) -> None:
+        if isinstance(message, Order) and message.version > self._version:
+            self._version = message.version
+            self._config, self._goal = message.config, message.goal
+            self._save_at = message.save_at
+            for epoch in message.save_at:
+                if epoch < self._done:
+                    self._channel.send(Skipped(epoch=epoch, note="the order came too late"))
+        elif isinstance(message, Best):
+            self._best = min(self._best, message.loss)
+        elif isinstance(message, Release):
+            raise Unwind
+
+    def _save(self, files: dict[str, bytes] | None) -> None:
+        started = time.monotonic()
+        epoch = self._done
+        try:
+            if files is None and not self._keeper:
+                note = "it keeps nothing, so that it starts over when it is paused"
+                self._channel.send(Skipped(epoch=epoch, note=note))
+                return
+            values = self._keeper.states()
+            if files is not None:
+                values["files"] = files
+            path = Path(self._begin.folder) / name_of(self._begin.attempt, epoch)
+            size, digest = container.write(path, values)
+        except OSError as error:
+            note = f"its checkpoint cannot be written: {error.strerror or error}"
+            self._channel.send(Skipped(epoch=epoch, note=note))
+            return
+        self._saved_at = time.monotonic()
+        self._save_s = self._saved_at - started
+        self._channel.send(Wrote(epoch=epoch, seconds=self._save_s, bytes=size, digest=digest))
+
+
+def name_of(attempt: int, epoch: int) -> str:
+    """Return the file name of a checkpoint."""
+    return f"{attempt}-{epoch}.ckpt"
+
+
+def _scheduled(value: object) -> bool:
+    return isinstance(value, dict) and PIECEWISE in value
+
+
+def _settled(metrics: dict[str, Any], wanted: str) -> Metrics:
+    """Return reported numbers as plain ones, what is not finite as None."""
+    if wanted not in metrics:
+        named = ", ".join(metrics) or "nothing"
+        raise TrialError(f"report names {named}, and the study's metric is {wanted!r}.")
+    settled: Metrics = {}
+    for name, value in metrics.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            kind = type(value).__name__
+            raise TrialError(f"{name!r} was reported as a {kind}: report a number.") from None
+        settled[name] = number if math.isfinite(number) else None
+    return settled
