@@ -6,44 +6,55 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from paceline.api.results import Result, SavedCheckpoint, TrialResult
     from paceline.api.simulation import SimResult, Simulation
+    from paceline.api.study import Study, tune
     from paceline.core.errors import (
         BrokenInvariant,
+        CheckpointError,
         LogError,
         PacelineError,
         SpecError,
         StoreError,
+        StudyFailed,
         StudyNotFound,
         TraceError,
+        TrialError,
     )
-    from paceline.core.space import (
-        choice,
-        grid,
-        lograndint,
-        loguniform,
-        quniform,
-        randint,
-        uniform,
-    )
+    from paceline.core.space import choice, grid, lograndint, loguniform, quniform, randint, uniform
+    from paceline.core.values import Part
     from paceline.engines.sim.traces import Trace, read_trace, write_trace
     from paceline.plan.settings import each_epoch, piecewise
+    from paceline.worker.ray_style import Checkpoint, get_checkpoint, report
+    from paceline.worker.trial import Trial
 
 __version__ = "0.1.0"
 
 # Where each public name lives. Imported when asked for: `import paceline` costs next to nothing.
 _HOMES = {
     "BrokenInvariant": "paceline.core.errors",
+    "Checkpoint": "paceline.worker.ray_style",
+    "CheckpointError": "paceline.core.errors",
     "LogError": "paceline.core.errors",
     "PacelineError": "paceline.core.errors",
+    "Part": "paceline.core.values",
+    "Result": "paceline.api.results",
+    "SavedCheckpoint": "paceline.api.results",
     "SimResult": "paceline.api.simulation",
     "Simulation": "paceline.api.simulation",
     "SpecError": "paceline.core.errors",
     "StoreError": "paceline.core.errors",
+    "Study": "paceline.api.study",
+    "StudyFailed": "paceline.core.errors",
     "StudyNotFound": "paceline.core.errors",
     "Trace": "paceline.engines.sim.traces",
     "TraceError": "paceline.core.errors",
+    "Trial": "paceline.worker.trial",
+    "TrialError": "paceline.core.errors",
+    "TrialResult": "paceline.api.results",
     "choice": "paceline.core.space",
     "each_epoch": "paceline.plan.settings",
+    "get_checkpoint": "paceline.worker.ray_style",
     "grid": "paceline.core.space",
     "lograndint": "paceline.core.space",
     "loguniform": "paceline.core.space",
@@ -51,23 +62,36 @@ _HOMES = {
     "quniform": "paceline.core.space",
     "randint": "paceline.core.space",
     "read_trace": "paceline.engines.sim.traces",
+    "report": "paceline.worker.ray_style",
+    "tune": "paceline.api.study",
     "uniform": "paceline.core.space",
     "write_trace": "paceline.engines.sim.traces",
 }
 
 __all__ = [
     "BrokenInvariant",
+    "Checkpoint",
+    "CheckpointError",
     "LogError",
     "PacelineError",
+    "Part",
+    "Result",
+    "SavedCheckpoint",
     "SimResult",
     "Simulation",
     "SpecError",
     "StoreError",
+    "Study",
+    "StudyFailed",
     "StudyNotFound",
     "Trace",
     "TraceError",
+    "Trial",
+    "TrialError",
+    "TrialResult",
     "choice",
     "each_epoch",
+    "get_checkpoint",
     "grid",
     "lograndint",
     "loguniform",
@@ -75,6 +99,8 @@ __all__ = [
     "quniform",
     "randint",
     "read_trace",
+    "report",
+    "tune",
     "uniform",
     "write_trace",
 ]

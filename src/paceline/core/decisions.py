@@ -172,6 +172,8 @@ class EndCause(StrEnum):
     SLOT_SECONDS = "slot_seconds"
     POLICY = "policy"
     COMMAND = "command"
+    # Trials fail, and nothing has ever been reported.
+    FAILED = "failed"
     # Nothing runs and nothing is left to run.
     QUIET = "quiet"
 

@@ -8,6 +8,7 @@
     ├── LogError          a log that does not decode, or whose entries do not follow each other
     ├── CheckpointError   something that cannot be kept, or a checkpoint that cannot be read
     ├── TrialError        a training function that breaks the contract of the trial handle
+    ├── StudyFailed       a study whose trials all failed before they reported anything
     └── BrokenInvariant   our bug: the state contradicts itself
 
 A trial that fails is not in this tree: it is an event, never an exception.
@@ -55,6 +56,10 @@ class CheckpointError(PacelineError):
 
 class TrialError(PacelineError):
     """A training function uses its trial in a way that cannot work; raised inside the function."""
+
+
+class StudyFailed(PacelineError):
+    """The first trials of a study all failed before they reported anything: see the message."""
 
 
 class BrokenInvariant(PacelineError):

@@ -60,6 +60,9 @@ class Opened(Event, frozen=True, kw_only=True):
 class Resumed(Event, frozen=True, kw_only=True):
     """A driver took the study up again from its log. What it no longer finds follows as Ended."""
 
+    # Where the deadline is a time of day: when that is on the study's clock, as of now.
+    deadline_s: float | None = None
+
 
 class Reported(Event, frozen=True, kw_only=True):
     """An attempt finished one epoch."""

@@ -33,9 +33,9 @@ from paceline.core.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from paceline.core.events import AnyEvent, Command
+    from paceline.core.events import AnyEvent, Command, Forecasted, Proposed
 
 
 class TrialView(Protocol):
@@ -291,12 +291,11 @@ class CurveModel(Protocol):
 class Adviser(Protocol):
     """Answers what is not a function of the log, for an engine to pass on."""
 
-    def forecast(self, ask: AskForecast) -> tuple[Forecast | None, str]:
-        """Return a forecast, or None and why there is none."""
-        ...
+    def answer(self, ask: AskForecast | AskProposal) -> Callable[[], Forecasted | Proposed]:
+        """Read what the question needs now, and return the work that answers it.
 
-    def propose(self, ask: AskProposal) -> Config | None:
-        """Return a config of a generator that is not pure."""
+        The work may be done beside the loop, in another thread: it reads nothing that changes.
+        """
         ...
 
 
@@ -374,6 +373,13 @@ class Store(Protocol):
 
     def studies(self) -> Sequence[str]:
         """Return the names of all studies, oldest first."""
+        ...
+
+    def claim(self, study: str) -> None:
+        """Be the one writer of a study, until `close` or the end of this process.
+
+        Raises StoreError where another living process is.
+        """
         ...
 
     def append(self, study: str, steps: Sequence[Step]) -> None:

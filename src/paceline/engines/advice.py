@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paceline.core.decisions import AskForecast, AskProposal
+from paceline.core.events import Forecasted, Proposed
 from paceline.core.ports import History
 
 if TYPE_CHECKING:
-    from paceline.core.decisions import AskForecast, AskProposal
+    from collections.abc import Callable
+
     from paceline.core.ports import CurveModel, Generator, StudyView
-    from paceline.core.values import Config, Forecast
 
 
 class Advice:
@@ -24,22 +26,37 @@ class Advice:
         self._generator = generator
         self._study = study
 
-    def forecast(self, ask: AskForecast) -> tuple[Forecast | None, str]:
-        """Return the model's answer for the curve as it was when it was asked for."""
+    def answer(self, ask: AskForecast | AskProposal) -> Callable[[], Forecasted | Proposed]:
+        """Return the work that answers the question as it stands now."""
+        return self._forecast(ask) if isinstance(ask, AskForecast) else self._propose(ask)
+
+    def _forecast(self, ask: AskForecast) -> Callable[[], Forecasted]:
         trial = self._study.trials[ask.trial]
         history = History(
-            losses=trial.losses[: ask.epoch],
+            losses=list(trial.losses[: ask.epoch]),
             horizons=ask.horizons,
             epochs=self._study.spec.epochs,
             config=trial.config,
         )
-        try:
-            (forecast,) = self._curves.forecast([history])
-        except Exception as error:
-            # A model is somebody's plug-in: whatever it raises, the study goes on without it.
-            return None, f"the curve model failed: {error}"
-        return forecast, "" if forecast is not None else "the curve model has no answer"
 
-    def propose(self, ask: AskProposal) -> Config | None:
-        """Return the generator's config of that number."""
-        return self._generator.propose(ask.number, self._study)
+        def work() -> Forecasted:
+            note = ""
+            try:
+                (forecast,) = self._curves.forecast([history])
+            except Exception as error:
+                # A model is somebody's plug-in: whatever it raises, the study goes on without it.
+                forecast, note = None, f"the curve model failed: {error}"
+            if forecast is None:
+                note = note or "the curve model has no answer"
+            return Forecasted(
+                at=0.0, trial=ask.trial, epoch=ask.epoch, forecast=forecast, note=note
+            )
+
+        return work
+
+    def _propose(self, ask: AskProposal) -> Callable[[], Proposed]:
+        def work() -> Proposed:
+            config = self._generator.propose(ask.number, self._study)
+            return Proposed(at=0.0, number=ask.number, config=config)
+
+        return work

@@ -179,7 +179,7 @@ class Filler:
                 why = f"{limit:g} slot-seconds will be used up then"
                 machine.decide(d.WakeAt(at=at, why=why))
         if not (state.attempts or state.ready or questions.forecasts or questions.awaited):
-            waiting = questions.wakes - {(state.spec.budget.deadline_s, None)}
+            waiting = questions.wakes - {(state.deadline_s, None)}
             if state.capacity > 0 and not waiting:
                 why = f"nothing is left to run: {len(state.trials)} trials were opened"
                 machine.decide(d.End(cause=d.EndCause.QUIET, why=why))

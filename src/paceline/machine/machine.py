@@ -16,6 +16,7 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.decisions import Step
 from paceline.core.ports import Allocator, Fork, Generator, Policy, sees_nothing
+from paceline.core.values import Status
 from paceline.machine.files import beyond_budget, superfluous
 from paceline.machine.filling import Filler, dispensable
 from paceline.machine.orders import order_for
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from paceline.core.decisions import AnyDecision, Entry
     from paceline.core.ports import Verdict
     from paceline.machine.records import Trial
+
+
+# So many trials that fail, and none that has ever reported, are not the trials' fault.
+_HOPELESS = 3
 
 
 class Brains(Struct, frozen=True):
@@ -123,8 +128,8 @@ class Machine:
 
     # What each kind of event asks for
 
-    def _opened(self, event: e.Opened) -> None:
-        deadline = event.spec.budget.deadline_s
+    def _begun(self, event: e.Opened | e.Resumed) -> None:
+        deadline = self.state.deadline_s
         if deadline is not None:
             self.decide(d.WakeAt(at=deadline, why="the deadline ends the study"))
 
@@ -137,10 +142,14 @@ class Machine:
         retries = self.state.spec.retries
         if trial is None or not trial.alive or trial.failures <= retries:
             return
-        # The note is the user's own error: it is what they need to read.
-        note = f": {event.note}" if event.note else ""
+        # The note is the user's own error; its last line says what it was.
+        note = f": {event.note.splitlines()[-1]}" if event.note else ""
         why = f"failure {trial.failures}, and only {retries} may be retried{note}"
         self.decide(d.Fail(trial=trial.id, why=why))
+        failed = sum(each.ended is Status.FAILED for each in self.state.trials)
+        if not self.state.epochs_trained and failed >= _HOPELESS:
+            why = f"the first {failed} trials failed before their first report{note}"
+            self._end(d.EndCause.FAILED, why)
 
     def _subject(self, event: e.Forecasted | e.Woke) -> None:
         trial = self.state.subject
@@ -279,11 +288,11 @@ class Machine:
     def _spent(self) -> bool:
         """End the study if its time or its slot time is used up."""
         state = self.state
-        budget = state.spec.budget
-        if budget.deadline_s is not None and state.now >= budget.deadline_s:
-            self._end(d.EndCause.DEADLINE, f"the deadline of {budget.deadline_s:g} s has come")
+        deadline = state.deadline_s
+        if deadline is not None and state.now >= deadline:
+            self._end(d.EndCause.DEADLINE, f"the deadline of {deadline:g} s has come")
             return True
-        limit = budget.slot_seconds
+        limit = state.spec.budget.slot_seconds
         # Sums of many floats: what is used up but for a billionth is used up.
         if limit is not None and state.slot_seconds >= limit * (1 - 1e-9):
             self._end(d.EndCause.SLOT_SECONDS, f"{limit:g} slot-seconds are used up")
@@ -303,7 +312,8 @@ def _reason(before: int, after: int) -> str:
 
 
 _REACT: dict[type, Callable[[Machine, Any], None]] = {
-    e.Opened: Machine._opened,
+    e.Opened: Machine._begun,
+    e.Resumed: Machine._begun,
     e.Reported: Machine._reported,
     e.Ended: Machine._attempt_ended,
     e.Forecasted: Machine._subject,

@@ -57,6 +57,7 @@ class StudyState:
         self.best_loss = NO_LOSS
         self.best_epoch = 0
         self.closed = False
+        self.deadline_s: float | None = None
         self.end: d.End | None = None
         # Epochs executed; reports seen by trials (more than that where prefixes are shared);
         # epochs trained again after a crash, and those of them that gave another number;
@@ -112,8 +113,14 @@ class StudyState:
             raise LogError("a log was opened twice: its second Opened is not its first entry.")
         self.spec = event.spec
         self.tree = Tree(event.spec.epochs)
+        self.deadline_s = event.spec.budget.deadline_s
         self._sign = event.spec.sign
         self._metric = event.spec.metric
+
+    def _resumed(self, event: e.Resumed) -> None:
+        self._tick(event.at)
+        if event.deadline_s is not None:
+            self.deadline_s = event.deadline_s
 
     def _tick(self, at: float) -> None:
         if at > self.now:
@@ -386,7 +393,7 @@ def _nothing(state: StudyState, decision: d.AnyDecision) -> None:
 
 _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     e.Opened: StudyState._opened,
-    e.Resumed: lambda state, event: state._tick(event.at),
+    e.Resumed: StudyState._resumed,
     e.Reported: StudyState._reported,
     e.Saved: StudyState._saved,
     e.Missed: StudyState._missed,

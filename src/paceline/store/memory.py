@@ -38,6 +38,9 @@ class MemoryStore:
         """Return the names of all studies, oldest first."""
         return list(self._logs)
 
+    def claim(self, study: str) -> None:
+        """Do nothing: no other process can reach this memory."""
+
     def append(self, study: str, steps: Sequence[Step]) -> None:
         """Add steps to the end of a study's log: all or none. Raises LogError at a gap."""
         if not steps:

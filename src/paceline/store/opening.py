@@ -5,6 +5,8 @@ Knows the spellings and no store's inside. The only place that imports the datab
 
 from __future__ import annotations
 
+import re
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,14 @@ def open_store(url: str, *, create: bool, lazy: bool = False) -> Store:
     from paceline.store.sqlite import SqliteFile
 
     return SqlStore(SqliteFile(path), create=create, lazy=lazy)
+
+
+def folder_of(url: str, study: str) -> Path:
+    """Return the folder beside a store where a study's checkpoints and output are kept."""
+    # The name may hold anything; its digest tells apart what looks alike once it is made safe.
+    safe = re.sub(r"[^\w.-]+", "-", study).strip(".-")[:80]
+    digest = blake2b(study.encode(), digest_size=4).hexdigest()
+    return _path(url).with_suffix(".files") / f"{safe}-{digest}"
 
 
 def _path(url: str) -> Path:

@@ -140,13 +140,15 @@ FLAT = Forecast((5, 9), ((0.5,) * len(LEVELS),) * 2)
 class Advising:
     """An adviser with one forecast, for epoch 1, and one config."""
 
-    def forecast(self, ask: d.AskForecast) -> tuple[Forecast | None, str]:
-        """Return the forecast, or that there is none."""
-        return (FLAT, "") if ask.epoch == 1 else (None, "only epoch 1 has a forecast")
-
-    def propose(self, ask: d.AskProposal) -> Config | None:
-        """Return the config, or that there are no more."""
-        return {"step": 3.0} if ask.number == 0 else None
+    def answer(self, ask: d.AskForecast | d.AskProposal) -> Callable[[], e.Forecasted | e.Proposed]:
+        """Return the forecast or the config, or that there is none."""
+        if isinstance(ask, d.AskProposal):
+            config: Config | None = {"step": 3.0} if ask.number == 0 else None
+            return lambda: e.Proposed(at=0.0, number=ask.number, config=config)
+        forecast, note = (FLAT, "") if ask.epoch == 1 else (None, "only epoch 1 has a forecast")
+        return lambda: e.Forecasted(
+            at=0.0, trial=ask.trial, epoch=ask.epoch, forecast=forecast, note=note
+        )
 
 
 def opened(trial: int, config: Config) -> d.Open:

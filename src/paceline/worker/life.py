@@ -73,6 +73,9 @@ def live(channel: Channel, train: Train) -> int:
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+    if trial.silent:
+        channel.send(Failed(note="the training function returned without one report"))
+        return 1
     channel.send(Done())
     return 0
 
@@ -106,5 +109,10 @@ def _unwind(number: int, frame: object) -> None:
 
 
 def _tail(error: BaseException) -> str:
-    lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+    """Return the end of a traceback, from where the user's own code begins."""
+    told = traceback.TracebackException.from_exception(error)
+    ours = os.path.dirname(__file__)
+    while told.stack and told.stack[0].filename.startswith(ours):
+        del told.stack[0]
+    lines = "".join(told.format()).rstrip().splitlines()
     return "\n".join(lines[-_TAIL_LINES:])

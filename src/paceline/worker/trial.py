@@ -182,6 +182,11 @@ class Trial:
                 raise Unwind  # the driver is gone
             self._take(message)
 
+    @property
+    def silent(self) -> bool:
+        """Whether nothing has ever been reported of this trial."""
+        return self._done == 0
+
     def restored_files(self) -> dict[str, bytes] | None:
         """Return the files that a checkpoint in Ray's spelling holds."""
         return self._files

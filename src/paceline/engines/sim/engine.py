@@ -10,6 +10,8 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import LogError
@@ -323,28 +325,19 @@ class SimEngine:
         self._push(at, e.Woke(at=decision.at, trial=decision.trial))
 
     def _ask_forecast(self, decision: d.AskForecast) -> None:
-        answer = self._answers.get((decision.trial, decision.epoch))
-        at = self.now + self._cluster.forecast_s
-        if answer is None:
-            forecast, note = self._advice().forecast(decision)
-            answer = e.Forecasted(
-                at=at, trial=decision.trial, epoch=decision.epoch, forecast=forecast, note=note
-            )
-        self._push(at, answer)
+        self._ask((decision.trial, decision.epoch), decision, self._cluster.forecast_s)
 
     def _ask_proposal(self, decision: d.AskProposal) -> None:
-        answer = self._answers.get(decision.number)
-        at = self.now + self._cluster.proposal_s
-        if answer is None:
-            answer = e.Proposed(
-                at=at, number=decision.number, config=self._advice().propose(decision)
-            )
-        self._push(at, answer)
+        self._ask(decision.number, decision, self._cluster.proposal_s)
 
-    def _advice(self) -> Adviser:
-        if self._adviser is None:
-            raise LogError("this simulation was asked for advice and has no adviser.")
-        return self._adviser
+    def _ask(self, question: object, ask: d.AskForecast | d.AskProposal, cost: float) -> None:
+        at = self.now + cost
+        answer = self._answers.get(question)
+        if answer is None:
+            if self._adviser is None:
+                raise LogError("this simulation was asked for advice and has no adviser.")
+            answer = replace(self._adviser.answer(ask)(), at=at)
+        self._push(at, answer)
 
     def _provide(self, decision: d.Provide) -> None:
         self._change_capacity(len(self._slots) + decision.slots)

@@ -1,0 +1,176 @@
+"""The driver: one study, its store, its machine and its engine, from opening to closing.
+
+Knows how to begin a study and how to take one up again, and that what it started ends with it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from paceline.api.options import deadline_s
+from paceline.api.parts import build
+from paceline.api.results import Result
+from paceline.api.simulation import brains_of
+from paceline.core.errors import SpecError, StudyFailed
+from paceline.core.events import FORMAT, Opened, Resumed
+from paceline.engines.advice import Advice
+from paceline.engines.local.devices import find_devices
+from paceline.engines.local.engine import LocalEngine, Patience
+from paceline.engines.local.nest import Nest
+from paceline.engines.loop import run
+from paceline.machine.machine import Machine
+from paceline.store import MemoryStore, folder_of, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from paceline.api.options import Options
+    from paceline.core.decisions import Step
+    from paceline.core.events import AnyEvent
+    from paceline.core.ports import Store
+    from paceline.core.values import StudySpec
+    from paceline.machine.state import StudyState
+
+    # Shown the state and the newest steps after each round of the loop.
+    Watch = Callable[[StudyState, Sequence[Step]], None]
+
+
+class Driver:
+    """Runs one study. A context: what it starts ends with it."""
+
+    def __init__(self, train: Callable[[Any], Any], spec: StudySpec, options: Options) -> None:
+        self._train = train
+        self._options = options
+        url = options.get("store")
+        self._store: Store = MemoryStore() if url is None else open_store(url, create=True)
+        self._engine: LocalEngine | None = None
+        try:
+            self._store.claim(spec.name)
+            self._log = self._logged(spec)
+            self.spec = spec if not self._log else _spec_of(self._log)
+            self.files = self._folder(url)
+            brains = brains_of(self.spec)
+            self.machine = Machine(brains)
+            if self._log and self._ended():
+                return
+            curves = build("curve model", self.spec.curves)
+            advice = Advice(curves, brains.generator, self.machine.state)
+            self._engine = self._made(advice)
+        except BaseException:
+            self._store.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        self._store.close()
+
+    @property
+    def result(self) -> Result:
+        """What was found so far."""
+        return Result(self.machine.state, list(self._store.read(self.spec.name)), self.files)
+
+    def begin(self) -> None:
+        """Open the study, or take it up again where its log ends."""
+        assert self._engine is not None
+        event: AnyEvent
+        if self._log:
+            for step in self._log:
+                self._engine.replay(step)
+            event = Resumed(at=self._engine.now, deadline_s=self._wall_deadline())
+            self._engine.sweep(self.machine.state.files.files)
+        else:
+            deadline = self._options.get("deadline")
+            told = {"deadline": deadline.isoformat()} if isinstance(deadline, datetime) else {}
+            event = Opened(at=0.0, spec=self.spec, format=FORMAT, engine={"local": True, **told})
+        step = self.machine.handle(event)
+        self._store.append(self.spec.name, [step])
+        self._engine.apply(step)
+
+    def drive(self, watch: Watch | None = None) -> Result:
+        """Run the study to its end and return what was found."""
+        state, name = self.machine.state, self.spec.name
+        if state.end is None:
+            assert self._engine is not None
+            self.begin()
+
+            def remember(steps: Sequence[Step]) -> None:
+                self._store.append(name, steps)
+                if watch is not None:
+                    watch(state, steps)
+
+            run(self.machine, self._engine, remember, lambda after: self._store.inbox(name, after))
+            self._engine.close()
+            self._engine = None
+        assert state.end is not None
+        if state.end.cause == "failed":
+            raise StudyFailed(state.end.why)
+        return self.result
+
+    def _logged(self, spec: StudySpec) -> list[Step]:
+        if spec.name not in self._store.studies():
+            return []
+        log = list(self._store.read(spec.name))
+        before = _spec_of(log)
+        differs = [
+            field.name
+            for field in msgspec.structs.fields(spec)
+            if getattr(spec, field.name) != getattr(before, field.name)
+        ]
+        # A time of day is another duration at every start.
+        if differs == ["budget"] and isinstance(self._options.get("deadline"), datetime):
+            differs = []
+        if differs:
+            raise SpecError(
+                f"study {spec.name!r} exists with another {', '.join(differs)}: go on with what it "
+                "was opened with, or give another name."
+            )
+        return log
+
+    def _ended(self) -> bool:
+        for step in self._log:
+            self.machine.fold(step)
+        return self.machine.over
+
+    def _made(self, advice: Advice) -> LocalEngine:
+        devices = find_devices(self._options.get("slots"))
+        hang = self._options.get("hang")
+        return LocalEngine(
+            self.spec,
+            Nest(self._train, devices.thread_limits()),
+            devices,
+            files=self.files,
+            adviser=advice,
+            patience=Patience(hang_s=None if hang is None else deadline_s(hang)),
+        )
+
+    def _folder(self, url: str | None) -> Path:
+        given = self._options.get("files")
+        if given is not None:
+            return Path(given)
+        if url is None:
+            return Path(tempfile.mkdtemp(prefix="paceline-"))
+        return folder_of(url, self.spec.name)
+
+    def _wall_deadline(self) -> float | None:
+        event = self._log[0].event
+        assert isinstance(event, Opened)
+        written = event.engine.get("deadline")
+        if written is None or self._engine is None:
+            return None
+        left = datetime.fromisoformat(written) - datetime.now().astimezone()
+        return self._engine.now + max(left.total_seconds(), 0.0)
+
+
+def _spec_of(log: Sequence[Step]) -> StudySpec:
+    event = log[0].event
+    assert isinstance(event, Opened)
+    return event.spec

@@ -1,0 +1,143 @@
+"""What a study is given, in the user's words, and the spec that comes of it.
+
+Knows every option once, its default, and how durations, deadlines, parts and targets are written.
+Starts nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from paceline.api.durations import seconds_of
+from paceline.api.parts import build, parse_part
+from paceline.core.errors import SpecError, unknown
+from paceline.core.values import Budget, Config, Part, Saves, StudySpec, Target
+from paceline.worker.life import ray_spelled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+
+class Options(TypedDict, total=False):
+    """Everything `tune` and `Study` take besides the training function."""
+
+    # What may vary; domains may stand at any depth.
+    space: Config
+    # What is optimised, which way, and the last epoch of a trial.
+    metric: str
+    mode: Literal["min", "max"]
+    epochs: int
+    # Who decides: names, `name:key=value`, or parts.
+    policy: str | Part
+    generator: str | Part
+    allocator: str | Part
+    curves: str | Part
+    # When it ends, whichever comes first. A deadline is a duration of active time, or a datetime.
+    deadline: float | str | timedelta | datetime
+    target: float
+    # The target as the mean of so many reports.
+    over: int
+    slot_hours: float
+    trials: int
+    # A number of GPUs, or of cores where there are none; "cpu:4", "gpu:2".
+    slots: int | str
+    seed: int
+    # Where the study is kept, so that it survives its driver: a name and a store.
+    name: str
+    store: str
+    # Configs to try first.
+    first: Sequence[Config]
+    # Train what trials have in common once. By default on, and off in Ray's spelling.
+    share: bool
+    retries: int
+    # Without a report for so long a trial is taken for hanging.
+    hang: float | str | timedelta
+    # What all checkpoints together may take, and where they lie.
+    checkpoint_bytes: int
+    files: str | Path
+
+
+DEFAULT_POLICY = "asha"
+DEFAULT_GENERATOR = "tpe"
+
+
+def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
+    """Return the spec these options mean; refuse what cannot be meant."""
+    for name in options:
+        if name not in Options.__annotations__:
+            raise unknown("option", name, Options.__annotations__)
+    for name, hint in (
+        ("metric", "name what your function reports, such as metric='accuracy'"),
+        ("mode", "say mode='max' where higher is better, mode='min' where lower is"),
+        ("epochs", "give the last epoch of a trial"),
+    ):
+        if name not in options:
+            raise SpecError(f"{name} is missing: {hint}.")
+    target = options.get("target")
+    spec = StudySpec(
+        name=options.get("name") or _default_name(train),
+        metric=options["metric"],
+        mode=options["mode"],
+        epochs=options["epochs"],
+        policy=_part(options.get("policy", DEFAULT_POLICY)),
+        generator=_generator(options),
+        allocator=_part(options.get("allocator", "fixed")),
+        curves=_part(options.get("curves", "last")),
+        budget=Budget(
+            deadline_s=deadline_s(options.get("deadline")),
+            target=None if target is None else Target(float(target), options.get("over", 1)),
+            slot_seconds=_hours(options.get("slot_hours")),
+            trials=options.get("trials"),
+        ),
+        saves=Saves(collect=True, bytes=options.get("checkpoint_bytes")),
+        seed=options.get("seed", 0),
+        share=options.get("share", not ray_spelled(train)),
+        retries=options.get("retries", 3),
+    )
+    for kind, part in (
+        ("policy", spec.policy),
+        ("generator", spec.generator),
+        ("allocator", spec.allocator),
+        ("curve model", spec.curves),
+    ):
+        build(kind, part)  # type: ignore[arg-type]
+    return spec
+
+
+def deadline_s(given: float | str | timedelta | datetime | None) -> float | None:
+    """Return the seconds from now to a deadline; a datetime without a zone is local time."""
+    if given is None:
+        return None
+    if not isinstance(given, datetime):
+        return seconds_of(given)
+    left = (given.astimezone(UTC) - datetime.now(UTC)).total_seconds()
+    if left <= 0:
+        raise SpecError(f"the deadline {given.isoformat()} is over: give one that is to come.")
+    return left
+
+
+def _generator(options: Options) -> Part:
+    given = _part(options.get("generator", DEFAULT_GENERATOR))
+    params = dict(given.params)
+    if "space" in options:
+        params.setdefault("space", options["space"])
+    elif given.name not in ("queued", "group"):
+        raise SpecError("space is missing: name at least one hyperparameter and its domain.")
+    if "first" in options:
+        params.setdefault("first", [dict(config) for config in options["first"]])
+    return Part(given.name, params)
+
+
+def _part(given: str | Part) -> Part:
+    return given if isinstance(given, Part) else parse_part(given)
+
+
+def _hours(given: float | None) -> float | None:
+    return None if given is None else given * 3600.0
+
+
+def _default_name(train: Callable[[Any], Any]) -> str:
+    name = getattr(train, "__name__", "study").strip("<>")
+    return f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"

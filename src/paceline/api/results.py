@@ -1,0 +1,170 @@
+"""What a study found, as its user sees it: the best trial, all trials, and their checkpoints.
+
+Knows how to read a state off. Values are as reported, not turned; nothing here changes a study.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from paceline.core.errors import SpecError
+from paceline.core.values import NO_LOSS, Config
+from paceline.machine.story import study_story, trial_story
+from paceline.plan.tree import known_on, node_of, saved_on
+from paceline.worker import container
+from paceline.worker.trial import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.core.decisions import Step
+    from paceline.machine.records import Trial
+    from paceline.machine.state import StudyState
+
+
+class SavedCheckpoint(Struct, frozen=True):
+    """A checkpoint on this machine's disk."""
+
+    path: Path
+    # The epochs of training in it.
+    epoch: int
+
+    def load(self) -> dict[str, Any]:
+        """Return what the training function kept, by name: states, arrays, values."""
+        kept: dict[str, Any] = container.read(self.path)["kept"]
+        return kept
+
+    def to_directory(self, folder: str | Path) -> Path:
+        """Write the files of a checkpoint in Ray's spelling to a folder."""
+        files = container.read(self.path).get("files")
+        if files is None:
+            raise SpecError("this checkpoint holds kept objects and no files: use load().")
+        root = Path(folder)
+        for name, body in files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(body)
+        return root
+
+
+class TrialResult(Struct, frozen=True, kw_only=True):
+    """A trial as it stands."""
+
+    id: int
+    config: Config
+    status: str
+    # The best value it has reported, and when; None where it never reported a number.
+    value: float | None
+    epoch: int | None
+    # The objective after each epoch, and how long each took.
+    values: list[float | None]
+    seconds: list[float]
+    failures: int
+    # Of its best epoch where that was saved, else its latest.
+    checkpoint: SavedCheckpoint | None
+
+
+class Result:
+    """What came of a study."""
+
+    def __init__(self, state: StudyState, log: Sequence[Step], files: Path) -> None:
+        self._state = state
+        self._log = log
+        self._files = files
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self._state.spec.name
+
+    @property
+    def best(self) -> TrialResult | None:
+        """The trial with the best value; None where nobody reported a number."""
+        best = self._state.best
+        return None if best is None else self._result(best)
+
+    @property
+    def trials(self) -> list[TrialResult]:
+        """All trials, in the order they were opened."""
+        return [self._result(trial) for trial in self._state.trials]
+
+    @property
+    def end(self) -> str | None:
+        """What ended the study: target, deadline, slot_seconds, policy, command or quiet."""
+        return None if self._state.end is None else self._state.end.cause.value
+
+    @property
+    def why(self) -> str | None:
+        """The sentence that goes with it."""
+        return None if self._state.end is None else self._state.end.why
+
+    @property
+    def clock_s(self) -> float:
+        """How long the study was active."""
+        return self._state.now
+
+    @property
+    def log(self) -> Sequence[Step]:
+        """Everything that happened and was decided."""
+        return self._log
+
+    def story(self, trial: int | None = None) -> str:
+        """Tell what happened to the study, or to one trial, in sentences."""
+        told = study_story(self._log) if trial is None else trial_story(self._log, trial)
+        return "\n".join(told)
+
+    def dataframe(self) -> Any:  # noqa: ANN401 - pandas is imported on use
+        """Return one row a trial as a pandas DataFrame: its fate, its best, its config."""
+        try:
+            import pandas
+        except ImportError:
+            raise SpecError("dataframe() needs pandas: pip install pandas.") from None
+        return pandas.DataFrame(
+            {
+                "trial": trial.id,
+                "status": trial.status,
+                "value": trial.value,
+                "epoch": trial.epoch,
+                "epochs": len(trial.values),
+                "seconds": sum(trial.seconds),
+                "failures": trial.failures,
+                **{f"config.{name}": value for name, value in trial.config.items()},
+            }
+            for trial in self.trials
+        )
+
+    def __repr__(self) -> str:
+        spec, best = self._state.spec, self.best
+        said = "no value" if best is None else f"{spec.metric}={best.value:.6g} (trial {best.id})"
+        return f"<Result {spec.name!r}: {said}, {len(self._state.trials)} trials, {self.end}>"
+
+    def _result(self, trial: Trial) -> TrialResult:
+        spec = self._state.spec
+        found = trial.best_loss < NO_LOSS
+        return TrialResult(
+            id=trial.id,
+            config=trial.config,
+            status=trial.status.value,
+            value=spec.sign * trial.best_loss if found else None,
+            epoch=trial.best_epoch if found else None,
+            values=list(trial.metric(spec.metric)),
+            seconds=list(trial.seconds),
+            failures=trial.failures,
+            checkpoint=self._checkpoint(trial),
+        )
+
+    def _checkpoint(self, trial: Trial) -> SavedCheckpoint | None:
+        epoch = trial.best_epoch
+        attempt = None
+        if epoch:
+            attempt = (node_of(trial.leaf, epoch).saves or {}).get(epoch)
+        if attempt is None:
+            saved = saved_on(trial.leaf, known_on(trial.leaf))
+            if saved is None:
+                return None
+            epoch, attempt = saved
+        path = self._files / "checkpoints" / name_of(attempt, epoch)
+        return SavedCheckpoint(path, epoch) if path.exists() else None

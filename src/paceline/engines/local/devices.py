@@ -1,0 +1,122 @@
+"""This machine's devices as slots, and what an attempt on some of them must know.
+
+Knows cores, GPUs (by NVML, where its Python package is installed) and how a process is kept to its
+own. Does not know who holds what.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from paceline.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.core.values import SlotId
+
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+class Devices(Struct, frozen=True):
+    """What slots are made of: `gpus` by their identifiers, or cores where there are none."""
+
+    slots: int
+    cores: int
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> str:
+        """What a training function gives to its framework."""
+        return "cuda" if self.gpus else "cpu"
+
+    def more(self, held: int, wanted: int) -> int:
+        """Return how many further slots there can be: any number of cores, GPUs while they last."""
+        return max(0, min(wanted, len(self.gpus) - held)) if self.gpus else wanted
+
+    def threads(self, width: float) -> int:
+        """Return how many threads an attempt of this width may use, so that all fit."""
+        return max(1, int(self.cores * width / max(1, self.slots)))
+
+    def thread_limits(self) -> dict[str, str]:
+        """Return the variables that keep libraries to one slot's threads."""
+        return dict.fromkeys(_THREAD_VARIABLES, str(self.threads(1.0)))
+
+    def environ(self, slots: Sequence[SlotId], width: float) -> dict[str, str]:
+        """Return the variables that keep a process to its devices."""
+        variables = dict.fromkeys(_THREAD_VARIABLES, str(self.threads(width)))
+        if self.gpus:
+            visible = (self.gpus[slot] for slot in slots if slot < len(self.gpus))
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
+        else:
+            # A study on cores keeps its hands off GPUs that it was not given.
+            variables["CUDA_VISIBLE_DEVICES"] = ""
+        return variables
+
+
+def find_devices(slots: int | str | None = None) -> Devices:
+    """Return the devices that `slots` means.
+
+    None: all GPUs, or all cores where there are none. A number: so many of these. `"cpu"` or
+    `"cpu:4"`: cores, whatever GPUs there are.
+    """
+    cores = _cores()
+    kind, count = _asked(slots)
+    gpus = () if kind == "cpu" else _gpus()
+    if kind == "gpu" and not gpus:
+        raise SpecError(
+            f"slots={slots!r} asks for GPUs and none was found: install nvidia-ml-py and a driver, "
+            "or give a number of cores."
+        )
+    if count is None:
+        count = len(gpus) or cores
+    if count < 1:
+        raise SpecError(f"slots={slots!r} cannot train anything: give 1 or more.")
+    if gpus and count > len(gpus):
+        raise SpecError(
+            f"slots={slots!r} are more than the {len(gpus)} GPUs here: give at most so many, or "
+            f"'cpu:{count}' for cores."
+        )
+    return Devices(count, cores, gpus[:count])
+
+
+def _asked(slots: int | str | None) -> tuple[str, int | None]:
+    if slots is None or isinstance(slots, int):
+        return "any", slots
+    kind, _, number = slots.partition(":")
+    if kind in ("cpu", "gpu") and (not number or number.isdigit()):
+        return kind, int(number) if number else None
+    if slots.isdigit():
+        return "any", int(slots)
+    raise SpecError(f"slots={slots!r} cannot be read: give a number, 'cpu:4' or 'gpu:2'.")
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _gpus() -> tuple[str, ...]:
+    try:
+        import pynvml
+    except ImportError:
+        return ()
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    try:
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return tuple(pynvml.nvmlDeviceGetUUID(handle) for handle in handles)
+    finally:
+        pynvml.nvmlShutdown()

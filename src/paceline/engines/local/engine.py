@@ -1,0 +1,433 @@
+"""The local engine: attempts as processes on this machine, their reports as facts.
+
+Knows the wall clock, workers and their channels, and when to lose patience with one. The same
+decisions go in and the same kinds of facts come out as in the simulator. Nothing here decides
+anything: it carries out, and tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import math
+import os
+import re
+import selectors
+import signal
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from paceline.core import decisions as d
+from paceline.core import events as e
+from paceline.core.values import loss_of
+from paceline.engines.local.life import Life
+from paceline.worker import channel as c
+from paceline.worker.trial import name_of
+from paceline.worker.wire import Exited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Sequence
+    from pathlib import Path
+
+    from paceline.core.decisions import Step
+    from paceline.core.ports import Adviser
+    from paceline.core.values import AttemptId, Config, StudySpec
+    from paceline.engines.local.devices import Devices
+    from paceline.engines.local.nest import Nest
+
+
+# Saving may take a twentieth of the time, no more: that bounds what a crash costs.
+_SAVE_SHARE = 20.0
+
+
+class Patience(Struct, frozen=True, kw_only=True):
+    """How long the engine waits for workers, in seconds."""
+
+    # From a soft end to a hard one.
+    grace_s: float = 5.0
+    # The same when the study is over: its result does not wait.
+    last_grace_s: float = 0.1
+    # Without any report for so long an attempt is taken for hanging; None: never.
+    hang_s: float | None = None
+
+
+class LocalEngine:
+    """Carries decisions out on this machine."""
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        nest: Nest,
+        devices: Devices,
+        *,
+        files: Path,
+        adviser: Adviser | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self._spec = spec
+        self._nest = nest
+        self._devices = devices
+        self._adviser = adviser
+        self._patience = patience or Patience()
+        self.checkpoints = files / "checkpoints"
+        self.logs = files / "logs"
+        for folder in (self.checkpoints, self.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._began = time.monotonic()
+        self._applied = -1
+        self._configs: list[Config] = []
+        self._digests: dict[tuple[AttemptId, int], str] = {}
+        self._lives: dict[AttemptId, Life] = {}
+        self._by_worker: dict[int, Life] = {}
+        # Attempts of the log that is being resumed: their processes died with their driver.
+        self._lost: dict[AttemptId, None] = {}
+        # The best loss so far: whoever beats it saves at once.
+        self._best: float | None = None
+        self._slots = list(range(devices.slots))
+        self._told: deque[e.AnyEvent] = deque()
+        self._opened = False
+        # (when, number, what to do): wakes, soft ends that become hard, looks at who hangs.
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = 0
+        self._pool: ThreadPoolExecutor | None = None
+        # Answers from the pool come through a queue; a byte in the pipe wakes the selector.
+        self._answers: SimpleQueue[e.AnyEvent] = SimpleQueue()
+        self._bell, self._ring = os.pipe()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(nest.wire.fileno(), selectors.EVENT_READ, None)
+        self._selector.register(self._bell, selectors.EVENT_READ, self._answers)
+        # Workers that were made ahead and wait to hear what to be.
+        self._spares = deque(nest.fork() for _ in self._slots)
+
+    # The port
+
+    @property
+    def now(self) -> float:
+        """Seconds on the study's clock, which stands still while no driver runs."""
+        return time.monotonic() - self._began
+
+    def replay(self, step: Step) -> None:
+        """Take a step of the log: what it leaves for the engine to know."""
+        self._applied = step.number
+        self._began = time.monotonic() - step.event.at
+        event = step.event
+        if isinstance(event, e.Saved):
+            self._digests[event.attempt, event.epoch] = event.digest
+        elif isinstance(event, e.Ended):
+            self._lost.pop(event.attempt, None)
+        elif isinstance(event, e.Reported):
+            self._better(event)
+        for decision in step.decisions:
+            if isinstance(decision, d.Open):
+                self._configs.append(decision.config)
+            elif isinstance(decision, d.Launch):
+                self._lost[decision.attempt] = None
+            elif isinstance(decision, d.WakeAt):
+                self._wake_at(decision)
+
+    def sweep(self, named: Container[tuple[AttemptId, int]]) -> None:
+        """Delete what lies among the checkpoints and is not named in the log."""
+        known = re.compile(r"(\d+)-(\d+)\.ckpt")
+        for path in self.checkpoints.iterdir():
+            found = known.fullmatch(path.name)
+            if found is None or (int(found[1]), int(found[2])) not in named:
+                path.unlink(missing_ok=True)
+
+    def wait(self, patience: float | None = None) -> Sequence[e.AnyEvent] | None:
+        """Return what has happened, in order; wait where nothing has."""
+        if self._selector is None or self._nest.wire.closed:
+            return None
+        if not self._opened:
+            self._open()
+        until = math.inf if patience is None else time.monotonic() + patience
+        while not self._told:
+            now = time.monotonic()
+            due = self._began + self._timers[0][0] if self._timers else math.inf
+            if min(due, until) > now:
+                nearest = min(due, until)
+                timeout = None if nearest == math.inf else nearest - now
+                for key, _ in self._selector.select(timeout):
+                    self._listen(key.data)
+            elif due <= now:
+                heapq.heappop(self._timers)[2]()
+            else:
+                break
+        told, self._told = self._told, deque()
+        return list(told)
+
+    def apply(self, step: Step) -> None:
+        """Carry a step's decisions out, once."""
+        if step.number <= self._applied:
+            return
+        self._applied = step.number
+        for decision in step.decisions:
+            act = _ACT.get(type(decision))
+            if act is not None:
+                act(self, decision)
+        if isinstance(step.event, e.Saved | e.Missed):
+            self._release(step.event.attempt)
+
+    def close(self) -> None:
+        """End everything that still runs: softly first, and soon hard."""
+        for life in self._lives.values():
+            self._nest.kill(life.worker, signal.SIGTERM)
+        until = time.monotonic() + self._patience.last_grace_s
+        while self._lives and not self._nest.wire.closed and time.monotonic() < until:
+            for key, _ in self._selector.select(max(0.0, until - time.monotonic())):
+                self._listen(key.data)
+        for life in self._lives.values():
+            self._nest.kill(life.worker, signal.SIGKILL)
+            life.channel.close()
+        for _, channel in self._spares:
+            channel.close()
+        self._nest.close(self._patience.last_grace_s)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._selector.close()
+        os.close(self._bell)
+        os.close(self._ring)
+        self._lives.clear()
+        self._told.clear()
+
+    # Facts
+
+    def _open(self) -> None:
+        self._opened = True
+        self._told.append(e.CapacityChanged(at=self.now, slots=tuple(self._slots)))
+        for attempt in self._lost:
+            note = "its driver was gone"
+            self._told.append(e.Ended(at=self.now, attempt=attempt, cause=e.Cause.LOST, note=note))
+        self._lost.clear()
+        if self._patience.hang_s is not None:
+            self._after(self._patience.hang_s / 4, self._look_for_hanging)
+
+    def _listen(self, source: Life | SimpleQueue[e.AnyEvent] | None) -> None:
+        if source is None:
+            for word in self._nest.words():
+                if isinstance(word, Exited):
+                    self._exited(word)
+        elif isinstance(source, Life):
+            for message in source.channel.arrived():
+                self._hear(source, message)
+            if source.channel.closed:
+                self._selector.unregister(source.channel.fileno())
+        else:
+            os.read(self._bell, 1)
+            answer = self._answers.get()
+            self._told.append(msgspec.structs.replace(answer, at=self.now))
+
+    def _hear(self, life: Life, message: c.AnyMessage) -> None:
+        at = life.heard_at = self.now
+        match message:
+            case c.Report(epoch=epoch, metrics=metrics, seconds=seconds):
+                life.epoch = epoch
+                report = e.Reported(
+                    at=at, attempt=life.id, epoch=epoch, metrics=metrics, seconds=seconds
+                )
+                self._told.append(report)
+                if self._better(report):
+                    self._spread_best(life)
+            case c.Wrote(epoch=epoch, seconds=seconds, bytes=size, digest=digest):
+                self._digests[life.id, epoch] = digest
+                self._told.append(
+                    e.Saved(
+                        at=at,
+                        attempt=life.id,
+                        epoch=epoch,
+                        seconds=seconds,
+                        bytes=size,
+                        digest=digest,
+                    )
+                )
+            case c.Skipped(epoch=epoch, note=note):
+                self._told.append(e.Missed(at=at, attempt=life.id, epoch=epoch, note=note))
+            case c.Spoilt(note=note):
+                self._told.append(e.Spoiled(at=at, attempt=life.id, note=note))
+                life.cause, life.note = e.Cause.LOST, note
+            case c.Done():
+                life.cause = life.cause or e.Cause.FINISHED
+            case c.Failed(note=note) if life.cause is None:
+                life.cause, life.note = e.Cause.FAILED, note
+
+    def _exited(self, word: Exited) -> None:
+        life = self._by_worker.pop(word.worker, None)
+        if life is None:
+            return
+        while not life.channel.closed:
+            # Its last words: they were written before it died.
+            for message in life.channel.arrived():
+                self._hear(life, message)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(life.channel.fileno())
+        life.channel.close()
+        del self._lives[life.id]
+        cause, note = life.ended(word.status)
+        self._told.append(e.Ended(at=self.now, attempt=life.id, cause=cause, note=note))
+
+    def _better(self, report: e.Reported) -> bool:
+        loss = loss_of(report.metrics.get(self._spec.metric), self._spec.sign)
+        if loss < (math.inf if self._best is None else self._best):
+            self._best = loss
+            return True
+        return False
+
+    def _spread_best(self, source: Life) -> None:
+        assert self._best is not None
+        for life in self._lives.values():
+            if life is not source:
+                life.channel.send(c.Best(loss=self._best))
+
+    def _look_for_hanging(self) -> None:
+        limit = self._patience.hang_s
+        assert limit is not None
+        for life in self._lives.values():
+            if life.cause is None and self.now - life.heard_at > limit:
+                life.cause = e.Cause.FAILED
+                life.note = f"it said nothing for {limit:g} s"
+                self._end(life)
+        self._after(limit / 4, self._look_for_hanging)
+
+    # Decisions
+
+    def _open_trial(self, decision: d.Open) -> None:
+        self._configs.append(decision.config)
+
+    def _launch(self, decision: d.Launch) -> None:
+        worker, channel = self._spares.popleft()
+        log = self.logs / f"attempt-{decision.attempt}.log"
+        life = Life(decision, worker, channel, log)
+        life.heard_at = self.now
+        self._lives[life.id] = self._by_worker[worker] = life
+        self._selector.register(channel.fileno(), selectors.EVENT_READ, life)
+        channel.send(self._begin(decision, log))
+        self._spares.append(self._nest.fork())
+
+    def _begin(self, decision: d.Launch, log: Path) -> c.Begin:
+        spec, config = self._spec, self._configs[decision.trial]
+        seed = config.get("seed")
+        source = None
+        if decision.source is not None:
+            source = name_of(decision.source, decision.start)
+        return c.Begin(
+            attempt=decision.attempt,
+            trial=decision.trial,
+            config=config,
+            epochs=spec.epochs,
+            start=decision.start,
+            goal=decision.goal,
+            save_at=decision.save_at,
+            seed=seed if isinstance(seed, int) else spec.seed,
+            folder=str(self.checkpoints),
+            checkpoint=source,
+            digest=self._digests.get((decision.source or 0, decision.start), ""),
+            metric=spec.metric,
+            sign=spec.sign,
+            best=self._best,
+            patience=_SAVE_SHARE,
+            width=decision.width,
+            device=self._devices.device,
+            threads=self._devices.threads(decision.width),
+            environ=self._devices.environ(decision.slots, decision.width),
+            log=str(log),
+        )
+
+    def _amend(self, decision: d.Amend) -> None:
+        life = self._lives.get(decision.attempt)
+        if life is None or decision.version <= life.version:
+            return
+        life.version = decision.version
+        life.goal = decision.goal
+        life.channel.send(
+            c.Order(
+                version=decision.version,
+                config=self._configs[decision.trial],
+                goal=decision.goal,
+                save_at=decision.save_at,
+            )
+        )
+
+    def _release(self, attempt: AttemptId) -> None:
+        """Let an attempt go that stands at its goal with its checkpoint."""
+        life = self._lives.get(attempt)
+        # After its last epoch it goes on to whatever the function does then, and ends by itself.
+        if life is None or life.cause is not None or life.epoch >= self._spec.epochs:
+            return
+        if life.epoch >= life.goal:
+            life.cause = e.Cause.GOAL
+            life.channel.send(c.Release())
+
+    def _halt(self, decision: d.Halt) -> None:
+        life = self._lives.get(decision.attempt)
+        if life is not None and life.cause is None:
+            life.cause = e.Cause.HALTED
+            self._end(life)
+
+    def _end(self, life: Life) -> None:
+        """End a worker softly, and hard if it does not go."""
+        self._nest.kill(life.worker, signal.SIGTERM)
+        self._after(self._patience.grace_s, lambda: self._end_hard(life))
+
+    def _end_hard(self, life: Life) -> None:
+        if life.id in self._lives:
+            self._nest.kill(life.worker, signal.SIGKILL)
+
+    def _wake_at(self, decision: d.WakeAt) -> None:
+        woke = e.Woke(at=decision.at, trial=decision.trial)
+        self._push(decision.at, lambda: self._told.append(woke))
+
+    def _drop(self, decision: d.Drop) -> None:
+        for attempt, epoch in decision.checkpoints:
+            self._digests.pop((attempt, epoch), None)
+            (self.checkpoints / name_of(attempt, epoch)).unlink(missing_ok=True)
+
+    def _provide(self, decision: d.Provide) -> None:
+        fresh = max(self._slots, default=-1) + 1
+        more = self._devices.more(len(self._slots), decision.slots)
+        self._slots += range(fresh, fresh + more)
+        self._spares.extend(self._nest.fork() for _ in range(more))
+        self._told.append(e.CapacityChanged(at=self.now, slots=tuple(self._slots)))
+
+    def _retire(self, decision: d.Retire) -> None:
+        self._slots = [slot for slot in self._slots if slot not in decision.slots]
+
+    def _ask(self, decision: d.AskForecast | d.AskProposal) -> None:
+        assert self._adviser is not None
+        answer = self._adviser.answer(decision)
+
+        def work() -> None:
+            self._answers.put(answer())
+            with contextlib.suppress(OSError):
+                os.write(self._ring, b"!")
+
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="paceline-advice")
+        self._pool.submit(work)
+
+    # Time
+
+    def _after(self, seconds: float, what: Callable[[], None]) -> None:
+        self._push(self.now + seconds, what)
+
+    def _push(self, at: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (at, self._numbers, what))
+        self._numbers += 1
+
+
+_ACT: dict[type, Callable[[LocalEngine, Any], None]] = {
+    d.Open: LocalEngine._open_trial,
+    d.Launch: LocalEngine._launch,
+    d.Amend: LocalEngine._amend,
+    d.Halt: LocalEngine._halt,
+    d.Drop: LocalEngine._drop,
+    d.WakeAt: LocalEngine._wake_at,
+    d.AskForecast: LocalEngine._ask,
+    d.AskProposal: LocalEngine._ask,
+    d.Provide: LocalEngine._provide,
+    d.Retire: LocalEngine._retire,
+}

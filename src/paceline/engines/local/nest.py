@@ -1,0 +1,97 @@
+"""The driver's end of the nursery: start it, have workers made, end them.
+
+Knows processes and sockets. Does not know attempts: a worker is a number and a channel.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from paceline.core.errors import SpecError
+from paceline.worker.channel import Channel
+from paceline.worker.life import ray_spelled
+from paceline.worker.wire import AnyWord, Fork, Kill, Load, Loaded, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+class Nest:
+    """A nursery and the workers it has made."""
+
+    def __init__(self, train: Callable[[Any], Any], environ: Mapping[str, str]) -> None:
+        ray_spelled(train)  # refuses a function that no trial can be given to
+        body = _pickled(train)
+        mine, theirs = socket.socketpair()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "paceline.worker.nursery", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            # A keyboard interrupt is the driver's to handle: it ends the workers in its own way.
+            start_new_session=True,
+        )
+        theirs.close()
+        self.wire = Wire(mine)
+        self._workers = 0
+        self._load(body, getattr(train, "__name__", "the training function"))
+
+    def fork(self) -> tuple[int, Channel]:
+        """Have a worker made; it waits to hear what to be."""
+        mine, theirs = socket.socketpair()
+        worker = self._workers
+        self._workers += 1
+        self.wire.send(Fork(worker), theirs.fileno())
+        theirs.close()
+        return worker, Channel(mine)
+
+    def kill(self, worker: int, number: int) -> None:
+        """Send a worker, and whatever it has started, a signal."""
+        self.wire.send(Kill(worker, number))
+
+    def words(self) -> Sequence[AnyWord]:
+        """Return what the nursery says; nothing, if it is gone."""
+        return self.wire.receive()
+
+    def close(self, patience: float) -> None:
+        """Hang up: the nursery ends all workers and itself."""
+        self.wire.close()
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            # Its workers die with it.
+            os.kill(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _load(self, body: bytes, name: str) -> None:
+        with tempfile.TemporaryFile() as file:
+            file.write(body)
+            file.seek(0)
+            self.wire.send(Load(list(sys.path)), file.fileno())
+        answer = self.words()
+        if not answer or not isinstance(answer[0], Loaded):
+            self.close(1.0)
+            raise SpecError(f"{name} cannot be loaded: the process that imports it died.")
+        if answer[0].error:
+            self.close(1.0)
+            raise SpecError(f"{name} cannot be loaded in a worker: {answer[0].error}.")
+
+
+def _pickled(train: Callable[[Any], Any]) -> bytes:
+    try:
+        body: bytes = cloudpickle.dumps(train)
+    except Exception as error:
+        name = getattr(train, "__name__", "the training function")
+        raise SpecError(
+            f"{name} cannot be sent to workers ({error}): let it make locks, open files and "
+            "connections inside, rather than use some from outside."
+        ) from None
+    return body
