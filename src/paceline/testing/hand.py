@@ -128,10 +128,13 @@ class Hand:
         reports = (event for event in self.of(e.Reported) if event.attempt == attempt)
         return [(report.epoch, report.metrics["loss"]) for report in reports]
 
-    def shape(self, attempt: AttemptId) -> list[tuple[str, int | None]]:
-        """Return what was told about an attempt, without times."""
-        about = self.about(attempt)
-        return [(type(event).__name__, getattr(event, "epoch", None)) for event in about]
+    def shape(self, attempt: AttemptId, saves: tuple[int, ...]) -> list[tuple[str, int | None]]:
+        """Return what was told about an attempt, without times and saves that nobody ordered."""
+        return [
+            (type(event).__name__, getattr(event, "epoch", None))
+            for event in self.about(attempt)
+            if not isinstance(event, e.Saved) or event.epoch in saves
+        ]
 
 
 FLAT = Forecast((5, 9), ((0.5,) * len(LEVELS),) * 2)

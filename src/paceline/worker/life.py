@@ -76,6 +76,7 @@ def live(channel: Channel, train: Train) -> int:
     if trial.silent:
         channel.send(Failed(note="the training function returned without one report"))
         return 1
+    trial.finish()
     channel.send(Done())
     return 0
 

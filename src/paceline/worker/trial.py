@@ -56,6 +56,7 @@ class Trial:
         # What the last save cost, and when it was.
         self._save_s = 0.0
         self._saved_at = time.monotonic()
+        self._saved = begin.start
         self._files: dict[str, bytes] | None = None
         if begin.checkpoint is not None:
             values = container.read(Path(begin.folder) / begin.checkpoint, begin.digest)
@@ -187,6 +188,11 @@ class Trial:
         """Whether nothing has ever been reported of this trial."""
         return self._done == 0
 
+    def finish(self) -> None:
+        """Save the end of a function that returned before its goal, if it keeps anything."""
+        if self._keeper and self._saved != self._done:
+            self._save(None)
+
     def restored_files(self) -> dict[str, bytes] | None:
         """Return the files that a checkpoint in Ray's spelling holds."""
         return self._files
@@ -233,6 +239,7 @@ class Trial:
             self._channel.send(Skipped(epoch=epoch, note=note))
             return
         self._saved_at = time.monotonic()
+        self._saved = epoch
         self._save_s = self._saved_at - started
         self._channel.send(Wrote(epoch=epoch, seconds=self._save_s, bytes=size, digest=digest))
 

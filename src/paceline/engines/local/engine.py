@@ -87,11 +87,13 @@ class LocalEngine:
         self._by_worker: dict[int, Life] = {}
         # Attempts of the log that is being resumed: their processes died with their driver.
         self._lost: dict[AttemptId, None] = {}
+        # Those who have said that they saved: at their goal they go, unless it is moved on.
+        self._parked: list[Life] = []
         # The best loss so far: whoever beats it saves at once.
         self._best: float | None = None
         self._slots = list(range(devices.slots))
         self._told: deque[e.AnyEvent] = deque()
-        self._opened = False
+        self._opened = self._closed = False
         # (when, number, what to do): wakes, soft ends that become hard, looks at who hangs.
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = 0
@@ -141,10 +143,13 @@ class LocalEngine:
 
     def wait(self, patience: float | None = None) -> Sequence[e.AnyEvent] | None:
         """Return what has happened, in order; wait where nothing has."""
-        if self._selector is None or self._nest.wire.closed:
+        if self._closed or self._nest.wire.closed:
             return None
         if not self._opened:
             self._open()
+        # What was told at the last call has had its consequences by now.
+        while self._parked:
+            self._release(self._parked.pop())
         until = math.inf if patience is None else time.monotonic() + patience
         while not self._told:
             now = time.monotonic()
@@ -170,11 +175,12 @@ class LocalEngine:
             act = _ACT.get(type(decision))
             if act is not None:
                 act(self, decision)
-        if isinstance(step.event, e.Saved | e.Missed):
-            self._release(step.event.attempt)
 
     def close(self) -> None:
         """End everything that still runs: softly first, and soon hard."""
+        if self._closed:
+            return
+        self._closed = True
         for life in self._lives.values():
             self._nest.kill(life.worker, signal.SIGTERM)
         until = time.monotonic() + self._patience.last_grace_s
@@ -213,6 +219,8 @@ class LocalEngine:
                 if isinstance(word, Exited):
                     self._exited(word)
         elif isinstance(source, Life):
+            if source.channel.closed:
+                return  # its end was told in this very round
             for message in source.channel.arrived():
                 self._hear(source, message)
             if source.channel.closed:
@@ -245,8 +253,10 @@ class LocalEngine:
                         digest=digest,
                     )
                 )
+                self._parked.append(life)
             case c.Skipped(epoch=epoch, note=note):
                 self._told.append(e.Missed(at=at, attempt=life.id, epoch=epoch, note=note))
+                self._parked.append(life)
             case c.Spoilt(note=note):
                 self._told.append(e.Spoiled(at=at, attempt=life.id, note=note))
                 life.cause, life.note = e.Cause.LOST, note
@@ -352,13 +362,10 @@ class LocalEngine:
             )
         )
 
-    def _release(self, attempt: AttemptId) -> None:
+    def _release(self, life: Life) -> None:
         """Let an attempt go that stands at its goal with its checkpoint."""
-        life = self._lives.get(attempt)
         # After its last epoch it goes on to whatever the function does then, and ends by itself.
-        if life is None or life.cause is not None or life.epoch >= self._spec.epochs:
-            return
-        if life.epoch >= life.goal:
+        if life.cause is None and life.goal <= life.epoch < self._spec.epochs:
             life.cause = e.Cause.GOAL
             life.channel.send(c.Release())
 

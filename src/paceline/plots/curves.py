@@ -1,0 +1,230 @@
+"""The figures of values: learning curves, and the best value over time.
+
+Knows which curves tell most where there are too many to draw. Does not fold a log.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import plotly.graph_objects as go
+
+from paceline.plots.look import (
+    ACCENT,
+    ALARM,
+    AXIS,
+    NEUTRAL,
+    SHADES,
+    Shade,
+    clock_axis,
+    drawn,
+    empty,
+    human,
+    many,
+    plain,
+    rounded,
+    shade_key,
+    unit_of,
+    window,
+)
+from paceline.plots.series import spread, thinned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.plots.chronicle import Chronicle, TrialPast
+
+# So many curves, and so many points of each, can be told apart on a screen.
+MOST_CURVES = 200
+MOST_POINTS = 200
+# Of the curves that are drawn where not all can be: the best, then the longest of the rest, and
+# then an even sample of what remains.
+_BEST_SHARE, _LONGEST_SHARE = 0.5, 0.3
+
+
+def learning_curves(chronicle: Chronicle) -> go.Figure:
+    """Draw the metric by epoch, a line for each trial."""
+    title, spec = "Learning curves", chronicle.spec
+    metric = plain(spec.metric)
+    told = [trial for trial in chronicle.trials if any(not math.isnan(v) for v in trial.values)]
+    if not told:
+        return empty(title, _nothing(chronicle))
+    shown = telling(told, spec.sign, MOST_CURVES)
+    groups: dict[str, list[TrialPast]] = {shade.key: [] for shade in SHADES}
+    for trial in shown:
+        groups[shade_key(trial, chronicle)].append(trial)
+    counts = Counter(shade_key(trial, chronicle) for trial in told)
+    traces = []
+    for shade in SHADES:
+        if groups[shade.key]:
+            traces += _lines(groups[shade.key], shade, counts[shade.key])
+    view = window((v for t in shown for v in t.values if not math.isnan(v)), spec.sign, metric)
+    words = []
+    if len(shown) < len(told):
+        words.append(
+            f"{len(shown)} of {many(len(told), 'trial')}: the best, the longest, and an even sample"
+        )
+    if view.beyond:
+        words.append(f"{many(view.beyond, 'value')} beyond the edge (double-click to see all)")
+    return drawn(
+        traces,
+        title=title,
+        subtitle="; ".join(words),
+        height=460,
+        xaxis=dict(AXIS, title={"text": "epoch"}, rangemode="tozero"),
+        yaxis=view.axis,
+        hovermode="closest",
+    )
+
+
+def telling(trials: Sequence[TrialPast], sign: float, most: int) -> list[TrialPast]:
+    """Return the trials whose curves tell most: the best, the longest, and some of the rest."""
+    if len(trials) <= most:
+        return list(trials)
+    ranked = sorted(trials, key=lambda t: (math.inf if t.best is None else sign * t.best, t.trial))
+    top = int(most * _BEST_SHARE)
+    rest = sorted(ranked[top:], key=lambda t: (-t.epochs, t.trial))
+    long = int(most * _LONGEST_SHARE)
+    others = sorted(rest[long:], key=lambda t: t.trial)
+    picked = [*ranked[:top], *rest[:long], *spread(others, most - top - long)]
+    return sorted(picked, key=lambda t: t.trial)
+
+
+def best_over_time(chronicle: Chronicle) -> go.Figure:
+    """Draw the best value so far, with the target and the deadline."""
+    title, spec = "Best value over time", chronicle.spec
+    if not chronicle.leads:
+        return empty(title, _nothing(chronicle))
+    unit = unit_of(max(chronicle.now, spec.budget.deadline_s or 0.0))
+    leads = chronicle.leads
+    xs = [lead.at / unit.seconds for lead in leads]
+    ys = [rounded(lead.value) for lead in leads]
+    line = go.Scatter(
+        x=[*xs, chronicle.now / unit.seconds],
+        y=[*ys, ys[-1]],
+        mode="lines",
+        line={"shape": "hv", "color": ACCENT, "width": 2.5},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    points = go.Scatter(
+        x=xs,
+        y=ys,
+        mode="markers",
+        marker={"color": ACCENT, "size": 7},
+        customdata=[[lead.trial] for lead in leads],
+        text=[
+            f"{lead.value:.6g}<br>trial {lead.trial}, epoch {lead.epoch}<br>after {human(lead.at)}"
+            for lead in leads
+        ],
+        hovertemplate="%{text}<extra></extra>",
+        showlegend=False,
+    )
+    budget = spec.budget
+    target = None if budget.target is None else budget.target.value
+    values = [lead.value for lead in leads] + ([] if target is None else [target])
+    view = window(values, spec.sign, plain(spec.metric))
+    axis = clock_axis(chronicle, unit)
+    if budget.deadline_s is not None:
+        axis.pop("range", None)
+    figure = drawn(
+        [line, points],
+        title=title,
+        subtitle=_lead_words(chronicle),
+        xaxis=axis | {"rangemode": "tozero"},
+        yaxis=view.axis,
+        hovermode="closest",
+    )
+    if target is not None:
+        figure.add_hline(y=target, **_limit(f"target {target:.6g}", "bottom right"))
+    if budget.deadline_s is not None:
+        at = budget.deadline_s / unit.seconds
+        figure.add_vline(x=at, **_limit(f"deadline {human(budget.deadline_s)}", "top left"))
+    return figure
+
+
+def _lines(trials: list[TrialPast], shade: Shade, count: int) -> list[Any]:
+    """Return one trace for all curves of a shade, with gaps between them; the best has a mark."""
+    xs: list[int | None] = []
+    ys: list[float | None] = []
+    who: list[int | None] = []
+    for trial in trials:
+        for at in thinned(trial.values, MOST_POINTS):
+            xs.append(at + 1)
+            ys.append(rounded(trial.values[at]))
+            who.append(trial.trial)
+        xs.append(None)
+        ys.append(None)
+        who.append(None)
+    best = shade.key == "best"
+    label = f"{shade.label}: trial {trials[0].trial}" if best else f"{shade.label} ({count:,})"
+    lines = go.Scatter(
+        x=xs,
+        y=ys,
+        # A curve of one report is a point: a line would not show it.
+        mode="lines" if all(trial.epochs > 1 for trial in trials) else "lines+markers",
+        name=label,
+        legendgroup=shade.key,
+        line={"color": shade.colour, "width": 3 if best else 1.2, "dash": shade.dash},
+        marker={"size": 4},
+        opacity=1.0 if best else max(0.35, 0.85 - 0.003 * len(trials)),
+        connectgaps=False,
+        customdata=who,
+        hovertemplate=(
+            f"trial %{{customdata}}, {shade.label}<br>epoch %{{x}}: %{{y:.6g}}<extra></extra>"
+        ),
+    )
+    if shade.key not in ("best", "failed"):
+        return [lines]
+    ends = [
+        (trial, trial.best_epoch if best else _last(trial)) for trial in trials if trial.best_epoch
+    ]
+    marks = go.Scatter(
+        x=[epoch for _, epoch in ends],
+        y=[rounded(trial.values[epoch - 1]) for trial, epoch in ends],
+        mode="markers",
+        legendgroup=shade.key,
+        showlegend=False,
+        marker={
+            "color": shade.colour,
+            "size": 11 if best else 7,
+            "symbol": "circle" if best else "x-thin-open",
+        },
+        customdata=[trial.trial for trial, _ in ends],
+        hovertemplate=(
+            f"trial %{{customdata}}, {'its best' if best else 'where it failed'}<br>"
+            "epoch %{x}: %{y:.6g}<extra></extra>"
+        ),
+    )
+    return [lines, marks]
+
+
+def _last(trial: TrialPast) -> int:
+    return max(at for at, value in enumerate(trial.values, 1) if not math.isnan(value))
+
+
+def _limit(words: str, place: str) -> dict[str, Any]:
+    """Return the look of a line that a budget draws."""
+    return {
+        "line": {"color": NEUTRAL if words.startswith("target") else ALARM, "dash": "dash"},
+        "line_width": 1.3,
+        "annotation_text": words,
+        "annotation_position": place,
+    }
+
+
+def _lead_words(chronicle: Chronicle) -> str:
+    lead = chronicle.leads[-1]
+    metric = plain(chronicle.spec.metric)
+    return f"{metric} {lead.value:.6g} after {human(lead.at)}, by trial {lead.trial}"
+
+
+def _nothing(chronicle: Chronicle) -> str:
+    metric = plain(chronicle.spec.metric)
+    if not chronicle.trials:
+        return "No trial has been opened yet."
+    if all(not trial.epochs for trial in chronicle.trials):
+        return "No trial has reported yet."
+    return f"No trial has reported a number: {metric} was NaN or infinite in every epoch."

@@ -1,0 +1,329 @@
+"""The local engine: real processes, real signals, the same contract as the simulator."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from paceline.core import decisions as d
+from paceline.core import events as e
+from paceline.core.values import Part, StudySpec
+from paceline.engines.local.devices import Devices
+from paceline.engines.local.engine import LocalEngine, Patience
+from paceline.engines.local.nest import Nest
+from paceline.testing.engines import EngineContract
+from paceline.testing.hand import FAR, WHY, Advising, Hand, amend, opened
+from paceline.testing.studies import Trained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from paceline.core.ports import Adviser, Engine, Workload
+
+
+def trains(workload: Workload) -> Callable[[Any], None]:
+    """Return a training function that trains as a workload says, in real time."""
+
+    def train(trial: Any) -> None:  # noqa: ANN401
+        done = trial.keep(done=[0, 0.0])
+        for _ in trial.epochs():
+            setting = {name: trial[name] for name in trial.config}
+            outcome: Any = workload.advance(Trained(*done), setting)
+            time.sleep(outcome.seconds)
+            if hasattr(outcome, "note"):
+                raise RuntimeError(outcome.note)
+            done[:] = outcome.state
+            trial.report(outcome.metrics)
+            if outcome.last:
+                return
+
+    return train
+
+
+def spec() -> StudySpec:
+    return StudySpec(
+        name="local",
+        metric="loss",
+        mode="min",
+        epochs=FAR,
+        policy=Part("given"),
+        generator=Part("given"),
+    )
+
+
+def local(
+    train: Callable[[Any], Any], files: Path, adviser: Adviser | None = None, **patience: float
+) -> LocalEngine:
+    devices = Devices(2, 2)
+    nest = Nest(train, devices.thread_limits())
+    patient = Patience(**{"grace_s": 1.0, **patience})
+    return LocalEngine(spec(), nest, devices, files=files, adviser=adviser, patience=patient)
+
+
+def children() -> list[int]:
+    """Return the processes this one has started and that still live."""
+    mine = Path(f"/proc/self/task/{os.getpid()}/children")
+    return [int(pid) for pid in mine.read_text().split()]
+
+
+def gone(pids: set[int]) -> bool:
+    """Wait until none of these runs any more; a process that is only to be reaped does not run."""
+    for _ in range(1000):
+        pids = {pid for pid in pids if runs(pid)}
+        if not pids:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class TestLocalEngine(EngineContract):
+    """The whole contract, with processes."""
+
+    epoch_s = 0.03
+
+    @staticmethod
+    def make(workload: Workload, adviser: Adviser) -> Engine:
+        return local(trains(workload), Path(tempfile.mkdtemp()), adviser)
+
+    def left_over(self) -> list[int]:
+        return children()
+
+
+@pytest.fixture
+def driven(tmp_path: Path) -> Iterator[Callable[..., Hand]]:
+    """Give engines under control, and close them afterwards."""
+    engines: list[LocalEngine] = []
+
+    def make(train: Callable[[Any], Any], *configs: dict[str, Any], **patience: float) -> Hand:
+        engines.append(local(train, tmp_path, Advising(), **patience))
+        hand = Hand(engines[-1], 0.02)
+        hand.give(*(opened(trial, config) for trial, config in enumerate(configs)))
+        return hand
+
+    yield make
+    for engine in engines:
+        engine.close()
+    assert children() == []
+
+
+def beats(trial: Any) -> None:  # noqa: ANN401
+    """Train fast, for ever, and keep the count."""
+    count = trial.keep(count=[0])
+    for _ in trial.epochs():
+        time.sleep(0.005)
+        count[0] += 1
+        trial.report(loss=1.0 / count[0], pid=os.getpid())
+
+
+def pid_of(hand: Hand, attempt: int) -> int:
+    reports = [event for event in hand.of(e.Reported) if event.attempt == attempt]
+    return int(reports[-1].metrics["pid"] or 0)
+
+
+def test_a_killed_worker_is_a_failure_with_its_signal(driven: Callable[..., Hand]) -> None:
+    hand = driven(beats, {"a": 1})
+    hand.give(hand.launch(0, goal=FAR))
+    hand.until_reported(0, 2)
+    os.kill(pid_of(hand, 0), signal.SIGKILL)
+    ended = hand.until_ended(0)
+    assert ended.cause is e.Cause.FAILED
+    assert "SIGKILL" in ended.note
+    assert "memory" in ended.note
+
+
+def test_what_an_attempt_printed_goes_with_its_failure(driven: Callable[..., Hand]) -> None:
+    def prints(trial: Any) -> None:  # noqa: ANN401
+        print("loading the data")  # noqa: T201
+        os._exit(7)
+
+    hand = driven(prints, {"a": 1})
+    hand.give(hand.launch(0, goal=FAR))
+    ended = hand.until_ended(0)
+    assert ended.cause is e.Cause.FAILED
+    assert ended.note.startswith("its process exited with code 7")
+    assert hand.engine.logs.joinpath("attempt-0.log").exists()  # type: ignore[attr-defined]
+
+
+def test_an_error_is_told_from_where_the_users_code_begins(driven: Callable[..., Hand]) -> None:
+    def raises(trial: Any) -> None:  # noqa: ANN401
+        raise ValueError("a negative learning rate")
+
+    hand = driven(raises, {"a": 1})
+    hand.give(hand.launch(0, goal=FAR))
+    ended = hand.until_ended(0)
+    assert ended.note.splitlines()[-1] == "ValueError: a negative learning rate"
+    assert "paceline" not in ended.note.replace("/work/", "").split("raises")[0].split("test_")[0]
+
+
+def test_a_function_that_returns_without_a_report_fails(driven: Callable[..., Hand]) -> None:
+    hand = driven(lambda trial: None, {"a": 1})
+    hand.give(hand.launch(0, goal=FAR))
+    assert "without one report" in hand.until_ended(0).note
+
+
+def test_a_worker_that_ignores_signals_is_ended_all_the_same(driven: Callable[..., Hand]) -> None:
+    def stubborn(trial: Any) -> None:  # noqa: ANN401
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for _ in trial.epochs():
+            trial.report(loss=1.0, pid=os.getpid())
+            time.sleep(60)
+
+    hand = driven(stubborn, {"a": 1}, grace_s=0.1)
+    hand.give(hand.launch(0, goal=FAR))
+    hand.until_reported(0, 1)
+    hand.give(d.Halt(attempt=0, why=WHY))
+    assert hand.until_ended(0).cause is e.Cause.HALTED
+
+
+def test_a_halted_function_unwinds_and_its_finally_runs(
+    driven: Callable[..., Hand], tmp_path: Path
+) -> None:
+    mark = tmp_path / "unwound"
+
+    def careful(trial: Any) -> None:  # noqa: ANN401
+        try:
+            for _ in trial.epochs():
+                trial.report(loss=1.0)
+                time.sleep(60)
+        finally:
+            mark.write_text("yes")
+
+    hand = driven(careful, {"a": 1}, grace_s=30.0)
+    hand.give(hand.launch(0, goal=FAR))
+    hand.until_reported(0, 1)
+    hand.give(d.Halt(attempt=0, why=WHY))
+    hand.until_ended(0)
+    assert mark.read_text() == "yes"
+
+
+def test_a_hanging_attempt_is_a_failure(driven: Callable[..., Hand]) -> None:
+    def hangs(trial: Any) -> None:  # noqa: ANN401
+        for _ in trial.epochs():
+            trial.report(loss=1.0)
+            time.sleep(60)
+
+    hand = driven(hangs, {"a": 1}, hang_s=0.3)
+    hand.give(hand.launch(0, goal=FAR))
+    ended = hand.until_ended(0)
+    assert (ended.cause, ended.note) == (e.Cause.FAILED, "it said nothing for 0.3 s")
+
+
+def test_no_grandchild_survives_its_worker(driven: Callable[..., Hand]) -> None:
+    def breeds(trial: Any) -> None:  # noqa: ANN401
+        child = subprocess.Popen(["sleep", "1000"])
+        runaway = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        for _ in trial.epochs():
+            trial.report(loss=1.0, child=child.pid, runaway=runaway.pid, pid=os.getpid())
+            time.sleep(0.01)
+
+    hand = driven(breeds, {"a": 1})
+    hand.give(hand.launch(0, goal=FAR))
+    hand.until_reported(0, 1)
+    metrics = hand.of(e.Reported)[0].metrics
+    os.kill(pid_of(hand, 0), signal.SIGKILL)
+    hand.until_ended(0)
+    assert gone({int(metrics[name] or 0) for name in ("child", "runaway")})
+
+
+def test_a_damaged_checkpoint_is_told_and_costs_no_retry(driven: Callable[..., Hand]) -> None:
+    hand = driven(beats, {"a": 1})
+    hand.give(hand.launch(0, goal=3))
+    hand.until_ended(0)
+    path = hand.engine.checkpoints / "0-3.ckpt"  # type: ignore[attr-defined]
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    hand.give(hand.launch(1, goal=9, start=3, source=0))
+    ended = hand.until_ended(1)
+    assert ended.cause is e.Cause.LOST
+    (spoiled,) = hand.of(e.Spoiled)
+    assert "damaged" in spoiled.note
+
+
+def test_a_full_disk_is_told_and_training_goes_on(
+    driven: Callable[..., Hand], tmp_path: Path
+) -> None:
+    hand = driven(beats, {"a": 1})
+    folder = hand.engine.checkpoints  # type: ignore[attr-defined]
+    folder.rmdir()
+    folder.symlink_to("/dev/full")  # whatever is written there fails
+    hand.give(hand.launch(0, goal=4))
+    ended = hand.until_ended(0)
+    assert ended.cause is e.Cause.GOAL
+    assert [epoch for epoch, _ in hand.values(0)] == [1, 2, 3, 4]
+    assert all("cannot be written" in missed.note for missed in hand.of(e.Missed))
+    folder.unlink()
+
+
+def test_whoever_beats_the_best_saves_at_once(driven: Callable[..., Hand]) -> None:
+    def falls(trial: Any) -> None:  # noqa: ANN401
+        kept = trial.keep(kept=[0])
+        for epoch in trial.epochs():
+            kept[0] = epoch
+            trial.report(loss=trial["from"] - epoch)
+            time.sleep(0.02)
+
+    hand = driven(falls, {"from": 5.0}, {"from": 99.0})
+    hand.give(hand.launch(0, goal=6))
+    hand.until_ended(0)
+    assert [event.epoch for event in hand.of(e.Saved)] == [1, 2, 3, 4, 5, 6]
+    hand.give(hand.launch(1, trial=1, goal=3))
+    hand.until_ended(1)
+    # Its first save tells what saves cost; then it saves where it must, for it is never the best.
+    assert 3 in [event.epoch for event in hand.of(e.Saved) if event.attempt == 1]
+
+
+def test_a_setting_changes_in_a_running_attempt(driven: Callable[..., Hand]) -> None:
+    def reads(trial: Any) -> None:  # noqa: ANN401
+        for _ in trial.epochs():
+            time.sleep(0.02)
+            trial.report(loss=trial["lr"], changed=float(trial.changed("lr")))
+
+    schedule = {"lr": {"piecewise": [[0, 1.0], [2, 0.5]]}}
+    hand = driven(reads, schedule)
+    hand.give(hand.launch(0, goal=FAR))
+    hand.until_reported(0, 4)
+    seen = [event.metrics for event in hand.of(e.Reported)][:4]
+    assert [metrics["loss"] for metrics in seen] == [1.0, 1.0, 0.5, 0.5]
+    assert [metrics["changed"] for metrics in seen] == [0.0, 0.0, 1.0, 0.0]
+    hand.give(amend(0, version=1, goal=1))
+    hand.until_ended(0)
+
+
+def test_nothing_survives_a_driver_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "import os, sys, time, paceline as pl\n"
+        "def train(trial):\n"
+        "    import subprocess\n"
+        "    child = subprocess.Popen(['sleep', '1000'])\n"
+        "    for _ in trial.epochs():\n"
+        "        trial.report(loss=1.0)\n"
+        f"        with open({str(tmp_path / 'pids')!r}, 'a') as file:\n"
+        "            file.write(f'{os.getpid()} {child.pid}\\n')\n"
+        "        time.sleep(0.05)\n"
+        "pl.tune(train, space={'a': pl.uniform(0, 1)}, metric='loss', mode='min', epochs=9999,\n"
+        "        generator='random', policy='fifo', slots=2)\n"
+    )
+    driver = subprocess.Popen([sys.executable, str(script)])
+    pids = tmp_path / "pids"
+    while not pids.exists() or len(set(pids.read_text().splitlines())) < 2:
+        assert driver.poll() is None
+        time.sleep(0.01)
+    started = [int(pid) for pid in pids.read_text().split()]
+    driver.kill()
+    driver.wait()
+    assert gone(set(started))
