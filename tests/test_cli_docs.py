@@ -112,5 +112,5 @@ def test_the_environment_is_read_in_one_module_alone() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
-    # A worker sets its own environment before the training function begins; it reads nothing.
-    assert readers == {"environment.py", "life.py"}
+    # Workers get the driver's environment and set their share of devices; they ask it nothing.
+    assert readers == {"environment.py", "life.py", "nest.py"}

@@ -19,6 +19,7 @@ from paceline.core.values import Part, StudySpec
 from paceline.engines.local.devices import Devices
 from paceline.engines.local.engine import LocalEngine, Patience
 from paceline.engines.local.nest import Nest
+from paceline.engines.local.shelf import Shelf
 from paceline.testing.engines import EngineContract
 from paceline.testing.hand import FAR, WHY, Advising, Hand, amend, opened
 from paceline.testing.studies import Trained
@@ -65,13 +66,15 @@ def local(
     devices = Devices(2, 2)
     nest = Nest(train, devices.thread_limits())
     patient = Patience(**{"grace_s": 1.0, **patience})
-    return LocalEngine(spec(), nest, devices, files=files, adviser=adviser, patience=patient)
+    shelf = Shelf(files)
+    return LocalEngine(spec(), nest, devices, shelf=shelf, adviser=adviser, patience=patient)
 
 
 def children() -> list[int]:
-    """Return the processes this one has started and that still live."""
-    mine = Path(f"/proc/self/task/{os.getpid()}/children")
-    return [int(pid) for pid in mine.read_text().split()]
+    """Return the nurseries this process has started and that still live."""
+    mine = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    pids = [int(pid) for text in mine for pid in text.split()]
+    return [pid for pid in pids if b"nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def gone(pids: set[int]) -> bool:
@@ -146,7 +149,9 @@ def test_a_killed_worker_is_a_failure_with_its_signal(driven: Callable[..., Hand
     assert "memory" in ended.note
 
 
-def test_what_an_attempt_printed_goes_with_its_failure(driven: Callable[..., Hand]) -> None:
+def test_what_an_attempt_printed_goes_with_its_failure(
+    driven: Callable[..., Hand], tmp_path: Path
+) -> None:
     def prints(trial: Any) -> None:  # noqa: ANN401
         print("loading the data")  # noqa: T201
         os._exit(7)
@@ -156,7 +161,7 @@ def test_what_an_attempt_printed_goes_with_its_failure(driven: Callable[..., Han
     ended = hand.until_ended(0)
     assert ended.cause is e.Cause.FAILED
     assert ended.note.startswith("its process exited with code 7")
-    assert hand.engine.logs.joinpath("attempt-0.log").exists()  # type: ignore[attr-defined]
+    assert (tmp_path / "logs" / "attempt-0.log").exists()
 
 
 def test_an_error_is_told_from_where_the_users_code_begins(driven: Callable[..., Hand]) -> None:
@@ -240,11 +245,13 @@ def test_no_grandchild_survives_its_worker(driven: Callable[..., Hand]) -> None:
     assert gone({int(metrics[name] or 0) for name in ("child", "runaway")})
 
 
-def test_a_damaged_checkpoint_is_told_and_costs_no_retry(driven: Callable[..., Hand]) -> None:
+def test_a_damaged_checkpoint_is_told_and_costs_no_retry(
+    driven: Callable[..., Hand], tmp_path: Path
+) -> None:
     hand = driven(beats, {"a": 1})
     hand.give(hand.launch(0, goal=3))
     hand.until_ended(0)
-    path = hand.engine.checkpoints / "0-3.ckpt"  # type: ignore[attr-defined]
+    path = tmp_path / "checkpoints" / "0-3.ckpt"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     hand.give(hand.launch(1, goal=9, start=3, source=0))
     ended = hand.until_ended(1)
@@ -257,7 +264,7 @@ def test_a_full_disk_is_told_and_training_goes_on(
     driven: Callable[..., Hand], tmp_path: Path
 ) -> None:
     hand = driven(beats, {"a": 1})
-    folder = hand.engine.checkpoints  # type: ignore[attr-defined]
+    folder = tmp_path / "checkpoints"
     folder.rmdir()
     folder.symlink_to("/dev/full")  # whatever is written there fails
     hand.give(hand.launch(0, goal=4))

@@ -16,24 +16,27 @@ from paceline.api.options import deadline_s
 from paceline.api.parts import build
 from paceline.api.results import Result
 from paceline.api.simulation import brains_of
+from paceline.core.decisions import EndCause
 from paceline.core.errors import SpecError, StudyFailed
-from paceline.core.events import FORMAT, Opened, Resumed
+from paceline.core.events import FORMAT, Opened, Resumed, Submitted
 from paceline.engines.advice import Advice
 from paceline.engines.local.devices import find_devices
 from paceline.engines.local.engine import LocalEngine, Patience
 from paceline.engines.local.nest import Nest
+from paceline.engines.local.shelf import Shelf
 from paceline.engines.loop import run
 from paceline.machine.machine import Machine
+from paceline.plan.settings import canonical
 from paceline.store import MemoryStore, folder_of, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from paceline.api.options import Options
     from paceline.core.decisions import Step
-    from paceline.core.events import AnyEvent
+    from paceline.core.events import AnyEvent, Command
     from paceline.core.ports import Store
-    from paceline.core.values import StudySpec
+    from paceline.core.values import Config, StudySpec
     from paceline.machine.state import StudyState
 
     # Shown the state and the newest steps after each round of the loop.
@@ -54,6 +57,7 @@ class Driver:
             self._log = self._logged(spec)
             self.spec = spec if not self._log else _spec_of(self._log)
             self.files = self._folder(url)
+            self._shelf = Shelf(self.files)
             brains = brains_of(self.spec)
             self.machine = Machine(brains)
             if self._log and self._ended():
@@ -69,6 +73,10 @@ class Driver:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything that was started; the log stays."""
         if self._engine is not None:
             self._engine.close()
         self._store.close()
@@ -86,7 +94,7 @@ class Driver:
             for step in self._log:
                 self._engine.replay(step)
             event = Resumed(at=self._engine.now, deadline_s=self._wall_deadline())
-            self._engine.sweep(self.machine.state.files.files)
+            self._shelf.sweep(self.machine.state.files.files)
         else:
             deadline = self._options.get("deadline")
             told = {"deadline": deadline.isoformat()} if isinstance(deadline, datetime) else {}
@@ -97,23 +105,44 @@ class Driver:
 
     def drive(self, watch: Watch | None = None) -> Result:
         """Run the study to its end and return what was found."""
-        state, name = self.machine.state, self.spec.name
-        if state.end is None:
-            assert self._engine is not None
+        if self.machine.state.end is None:
             self.begin()
-
-            def remember(steps: Sequence[Step]) -> None:
-                self._store.append(name, steps)
-                if watch is not None:
-                    watch(state, steps)
-
-            run(self.machine, self._engine, remember, lambda after: self._store.inbox(name, after))
+            self._run(watch)
+            assert self._engine is not None
             self._engine.close()
-            self._engine = None
-        assert state.end is not None
-        if state.end.cause == "failed":
-            raise StudyFailed(state.end.why)
+        end = self.machine.state.end
+        assert end is not None
+        if end.cause is EndCause.FAILED:
+            raise StudyFailed(end.why)
         return self.result
+
+    def submit(self, trials: Iterable[tuple[Config, int]], watch: Watch | None) -> list[int]:
+        """Have these configs trained, each to its epoch, and return their trials' numbers."""
+        assert self._engine is not None
+        state, name = self.machine.state, self.spec.name
+        first = len(state.trials)
+        for config, until in trials:
+            event = Submitted(at=self._engine.now, config=canonical(config), until=until)
+            step = self.machine.handle(event)
+            self._store.append(name, [step])
+            self._engine.apply(step)
+        group = state.trials[first:]
+        self._run(watch, lambda: not any(t.alive and t.epoch < t.goal for t in group))
+        return [trial.id for trial in group]
+
+    def _run(self, watch: Watch | None, until: Callable[[], bool] | None = None) -> None:
+        assert self._engine is not None
+        state, name = self.machine.state, self.spec.name
+
+        def remember(steps: Sequence[Step]) -> None:
+            self._store.append(name, steps)
+            if watch is not None:
+                watch(state, steps)
+
+        def inbox(after: int) -> Sequence[tuple[int, Command]]:
+            return self._store.inbox(name, after)
+
+        run(self.machine, self._engine, remember, inbox, until)
 
     def _logged(self, spec: StudySpec) -> list[Step]:
         if spec.name not in self._store.studies():
@@ -147,7 +176,7 @@ class Driver:
             self.spec,
             Nest(self._train, devices.thread_limits()),
             devices,
-            files=self.files,
+            shelf=self._shelf,
             adviser=advice,
             patience=Patience(hang_s=None if hang is None else deadline_s(hang)),
         )

@@ -81,7 +81,7 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
         metric=options["metric"],
         mode=options["mode"],
         epochs=options["epochs"],
-        policy=_part(options.get("policy", DEFAULT_POLICY)),
+        policy=_part(options.get("policy", DEFAULT_POLICY if "space" in options else "fifo")),
         generator=_generator(options),
         allocator=_part(options.get("allocator", "fixed")),
         curves=_part(options.get("curves", "last")),
@@ -95,6 +95,7 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
         seed=options.get("seed", 0),
         share=options.get("share", not ray_spelled(train)),
         retries=options.get("retries", 3),
+        standing="space" not in options,
     )
     for kind, part in (
         ("policy", spec.policy),
@@ -119,12 +120,10 @@ def deadline_s(given: float | str | timedelta | datetime | None) -> float | None
 
 
 def _generator(options: Options) -> Part:
+    if "space" not in options:
+        return Part("queued", {"configs": []})  # an outside tuner gives the configs
     given = _part(options.get("generator", DEFAULT_GENERATOR))
-    params = dict(given.params)
-    if "space" in options:
-        params.setdefault("space", options["space"])
-    elif given.name not in ("queued", "group"):
-        raise SpecError("space is missing: name at least one hyperparameter and its domain.")
+    params = {"space": options["space"], **given.params}
     if "first" in options:
         params.setdefault("first", [dict(config) for config in options["first"]])
     return Part(given.name, params)

@@ -18,7 +18,7 @@ from paceline.worker import container
 from paceline.worker.trial import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from paceline.core.decisions import Step
     from paceline.machine.records import Trial
@@ -90,6 +90,10 @@ class Result:
     def trials(self) -> list[TrialResult]:
         """All trials, in the order they were opened."""
         return [self._result(trial) for trial in self._state.trials]
+
+    def some(self, numbers: Iterable[int]) -> list[TrialResult]:
+        """Return the trials of these numbers."""
+        return [self._result(self._state.trials[number]) for number in numbers]
 
     @property
     def end(self) -> str | None:

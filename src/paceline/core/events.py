@@ -160,6 +160,13 @@ class Commanded(Event, frozen=True, kw_only=True):
     command: Command
 
 
+class Submitted(Event, frozen=True, kw_only=True):
+    """An outside tuner asked for this config to be trained up to this epoch."""
+
+    config: Config
+    until: int
+
+
 class Adopted(Event, frozen=True, kw_only=True):
     """What another study learned about a config, copied in so that this log stands alone."""
 
@@ -182,5 +189,6 @@ AnyEvent: TypeAlias = (
     | CapacityChanged
     | Woke
     | Commanded
+    | Submitted
     | Adopted
 )

@@ -52,7 +52,7 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
-class Part(Struct, frozen=True, forbid_unknown_fields=True):
+class Part(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The name and parameters of a plug-in: a policy, generator, allocator or curve model."""
 
     name: str
@@ -63,14 +63,14 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.name}:{params}" if params else self.name
 
 
-class Target(Struct, frozen=True, forbid_unknown_fields=True):
+class Target(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A value to reach, as the mean of a trial's last `over` reports."""
 
     value: float
     over: int = 1
 
 
-class Budget(Struct, frozen=True, forbid_unknown_fields=True):
+class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What may be used. Whichever limit is met first ends the study; None is no limit."""
 
     # Seconds of the study's own clock, which stands still while no driver runs.
@@ -80,7 +80,7 @@ class Budget(Struct, frozen=True, forbid_unknown_fields=True):
     trials: int | None = None
 
 
-class Saves(Struct, frozen=True, forbid_unknown_fields=True):
+class Saves(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """When checkpoints are written besides stage ends and branches."""
 
     # Save when this many seconds have passed since the last save; None: never for that reason.
@@ -91,7 +91,7 @@ class Saves(Struct, frozen=True, forbid_unknown_fields=True):
     bytes: int | None = None
 
 
-class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One question put to the system. Written into the log's first entry, never changed."""
 
     name: str
@@ -108,6 +108,8 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed: int = 0
     # Trials whose settings agree epoch by epoch are trained once.
     share: bool = False
+    # Wait for more when nothing is left to run: an outside tuner gives it its trials.
+    standing: bool = False
     # How often a trial may fail before it is given up. Lost attempts do not count.
     retries: int = 3
     # At most `pack` trials on one slot, at most `span` slots for one trial.

@@ -28,11 +28,20 @@ if TYPE_CHECKING:
 POLL_S = 0.2
 
 
-def run(machine: Machine, engine: Engine, remember: Remember, inbox: Inbox | None = None) -> bool:
-    """Drive a study to its end. False: it stalled, because no fact will ever come any more."""
+def run(
+    machine: Machine,
+    engine: Engine,
+    remember: Remember,
+    inbox: Inbox | None = None,
+    until: Callable[[], bool] | None = None,
+) -> bool:
+    """Drive a study to its end, or until a condition is met.
+
+    False: it stalled, because no fact will ever come any more.
+    """
     state, handle, apply = machine.state, machine.handle, engine.apply
     patience = None if inbox is None else POLL_S
-    while state.end is None:
+    while state.end is None and not (until is not None and until()):
         events: Sequence[AnyEvent] | None = None
         if inbox is not None:
             events = _commands(inbox, state.inbox, engine.now)
@@ -40,7 +49,8 @@ def run(machine: Machine, engine: Engine, remember: Remember, inbox: Inbox | Non
         if events is None:
             return False
         steps = [handle(event) for event in events]
-        remember(steps)
+        if steps:
+            remember(steps)
         for step in steps:
             apply(step)
     return True

@@ -180,7 +180,7 @@ class Filler:
                 machine.decide(d.WakeAt(at=at, why=why))
         if not (state.attempts or state.ready or questions.forecasts or questions.awaited):
             waiting = questions.wakes - {(state.deadline_s, None)}
-            if state.capacity > 0 and not waiting:
+            if state.capacity > 0 and not waiting and not state.spec.standing:
                 why = f"nothing is left to run: {len(state.trials)} trials were opened"
                 machine.decide(d.End(cause=d.EndCause.QUIET, why=why))
 

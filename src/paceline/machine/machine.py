@@ -21,7 +21,7 @@ from paceline.machine.files import beyond_budget, superfluous
 from paceline.machine.filling import Filler, dispensable
 from paceline.machine.orders import order_for
 from paceline.machine.state import StudyState
-from paceline.plan.settings import spliced
+from paceline.plan.settings import canonical, spliced
 from paceline.plan.tree import known_on
 
 if TYPE_CHECKING:
@@ -166,6 +166,13 @@ class Machine:
                 going = dispensable(self.state, -by)
                 if going:
                     self.decide(d.Retire(slots=going, why=f"a command takes {len(going)} away"))
+
+    def _submitted(self, event: e.Submitted) -> None:
+        number = len(self.state.trials)
+        until = min(max(event.until, 1), self.state.spec.epochs)
+        why = "an outside tuner asks for it"
+        self.decide(d.Open(trial=number, config=canonical(event.config), until=until, why=why))
+        self.credit(self.state.trials[number])
 
     def _adopted(self, event: e.Adopted) -> None:
         for trial in self.state.trials:
@@ -319,5 +326,6 @@ _REACT: dict[type, Callable[[Machine, Any], None]] = {
     e.Forecasted: Machine._subject,
     e.Woke: Machine._subject,
     e.Commanded: Machine._commanded,
+    e.Submitted: Machine._submitted,
     e.Adopted: Machine._adopted,
 }

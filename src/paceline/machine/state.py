@@ -404,6 +404,7 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     e.CapacityChanged: StudyState._capacity,
     e.Woke: StudyState._woke,
     e.Commanded: StudyState._commanded,
+    e.Submitted: lambda state, event: state._tick(event.at),
     e.Adopted: StudyState._adopted,
     d.Open: StudyState._open,
     d.Go: StudyState._go,

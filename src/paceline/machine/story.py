@@ -125,6 +125,8 @@ def _study_sentence(entry: Entry, state: StudyState) -> str | None:
             return "a command asks it to stop"
         case e.Commanded(command=e.ChangeSlots(by=by)):
             return f"a command changes the slots by {by:+d}"
+        case e.Submitted(until=until):
+            return f"an outside tuner asks for a trial up to epoch {until}"
         case e.Adopted(study=study, seconds=seconds):
             return f"{len(seconds)} epochs are taken over from study {study!r}"
         case d.Close(why=why):

@@ -24,6 +24,7 @@ from paceline.plots.look import (
     many,
     plain,
     shade_key,
+    shortened,
     unit_of,
 )
 
@@ -38,10 +39,10 @@ _BINS = 24
 
 # (up to which share of the ranking, name, colour, opacity, width), worst first.
 _RANKS = (
-    (1.0, "the worse half", "#a1a9b2", 0.30, 1.0),
-    (0.5, "to the best half", "#8bb8de", 0.55, 1.1),
-    (0.25, "to the best quarter", "#2a9d8f", 0.75, 1.3),
-    (0.1, "the best tenth", ACCENT, 0.95, 2.0),
+    (1.0, "the worse half", "#a1a9b2", 0.45, 1.0),
+    (0.5, "the better half", "#a5c9ea", 0.75, 1.1),
+    (0.25, "the best quarter", "#5fa5df", 0.85, 1.3),
+    (0.1, "the best tenth", ACCENT, 1.0, 1.8),
 )
 
 
@@ -84,7 +85,9 @@ def parallel_configs(chronicle: Chronicle) -> go.Figure:
         hovermode="closest",
         shapes=[_axis_line(at) for at in range(len(axes))],
         annotations=[
-            _tick(at, place, words) for at, axis in enumerate(axes) for place, words in axis.ticks
+            _tick(at, place, shortened(words, 130 // len(axes)))
+            for at, axis in enumerate(axes)
+            for place, words in axis.ticks
         ],
     )
 
@@ -98,7 +101,7 @@ def _tick(at: int, place: float, words: str) -> dict[str, Any]:
     return {
         "x": at,
         "y": place,
-        "text": plain(words, 14),
+        "text": plain(words),
         "showarrow": False,
         "xanchor": "left",
         "xshift": 4,

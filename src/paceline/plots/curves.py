@@ -42,6 +42,8 @@ MOST_POINTS = 200
 # Of the curves that are drawn where not all can be: the best, then the longest of the rest, and
 # then an even sample of what remains.
 _BEST_SHARE, _LONGEST_SHARE = 0.5, 0.3
+# The share of a study's time that its start takes.
+_START = 0.01
 
 
 def learning_curves(chronicle: Chronicle) -> go.Figure:
@@ -124,25 +126,40 @@ def best_over_time(chronicle: Chronicle) -> go.Figure:
     )
     budget = spec.budget
     target = None if budget.target is None else budget.target.value
-    values = [lead.value for lead in leads] + ([] if target is None else [target])
-    view = window(values, spec.sign, plain(spec.metric))
-    axis = clock_axis(chronicle, unit)
-    if budget.deadline_s is not None:
-        axis.pop("range", None)
+    # The first values beat nothing: what came after them is what one wants to tell apart.
+    later = [lead.value for lead in leads if lead.at > _START * chronicle.now]
+    later = later if len(set(later)) > 1 else [lead.value for lead in leads]
+    view = window(later, spec.sign, plain(spec.metric))
+    cut = len(later) < len(leads)
+    if target is not None or cut:
+        _make_room(view.axis, later if target is None else [*later, target])
+    axis = clock_axis(unit, max(chronicle.now, budget.deadline_s or 0.0))
     figure = drawn(
         [line, points],
         title=title,
-        subtitle=_lead_words(chronicle),
-        xaxis=axis | {"rangemode": "tozero"},
+        subtitle=_lead_words(chronicle) + ("; its start is beyond the edge" if cut else ""),
+        xaxis=axis,
         yaxis=view.axis,
         hovermode="closest",
     )
+    # Words stand where the line is not: it ends near the target, on this side of it.
+    far, near = ("top", "bottom") if spec.mode == "max" else ("bottom", "top")
     if target is not None:
-        figure.add_hline(y=target, **_limit(f"target {target:.6g}", "bottom right"))
+        figure.add_hline(y=target, **_limit(f"target {target:.6g}", f"{far} left", NEUTRAL))
     if budget.deadline_s is not None:
-        at = budget.deadline_s / unit.seconds
-        figure.add_vline(x=at, **_limit(f"deadline {human(budget.deadline_s)}", "top left"))
+        at, words = budget.deadline_s / unit.seconds, f"deadline {human(budget.deadline_s)}"
+        figure.add_vline(x=at, **_limit(words, f"{near} left", ALARM))
     return figure
+
+
+def _make_room(axis: dict[str, Any], values: Sequence[float]) -> None:
+    """Give an axis a range with all of these inside, and some room for words."""
+    log = axis.get("type") == "log"
+    inside = [math.log10(value) if log else value for value in values if value > 0 or not log]
+    low, high = axis.get("range") or (min(inside), max(inside))
+    low, high = min(low, *inside), max(high, *inside)
+    room = 0.09 * (high - low) or abs(high) or 1.0
+    axis["range"] = [low - room, high + room]
 
 
 def _lines(trials: list[TrialPast], shade: Shade, count: int) -> list[Any]:
@@ -163,53 +180,52 @@ def _lines(trials: list[TrialPast], shade: Shade, count: int) -> list[Any]:
     lines = go.Scatter(
         x=xs,
         y=ys,
-        # A curve of one report is a point: a line would not show it.
-        mode="lines" if all(trial.epochs > 1 for trial in trials) else "lines+markers",
+        mode="lines",
         name=label,
         legendgroup=shade.key,
         line={"color": shade.colour, "width": 3 if best else 1.2, "dash": shade.dash},
-        marker={"size": 4},
-        opacity=1.0 if best else max(0.35, 0.85 - 0.003 * len(trials)),
+        opacity=1.0 if best else max(0.5, 0.9 - 0.003 * len(trials)),
         connectgaps=False,
         customdata=who,
         hovertemplate=(
             f"trial %{{customdata}}, {shade.label}<br>epoch %{{x}}: %{{y:.6g}}<extra></extra>"
         ),
     )
-    if shade.key not in ("best", "failed"):
-        return [lines]
-    ends = [
-        (trial, trial.best_epoch if best else _last(trial)) for trial in trials if trial.best_epoch
-    ]
-    marks = go.Scatter(
-        x=[epoch for _, epoch in ends],
-        y=[rounded(trial.values[epoch - 1]) for trial, epoch in ends],
+    if best:
+        marked = [(trial, trial.best_epoch) for trial in trials]
+        return [lines, _marks(marked, shade, "its best", {"size": 11})]
+    if shade.key == "failed":
+        marked = [(trial, _last(trial)) for trial in trials]
+        return [lines, _marks(marked, shade, "failed", {"size": 7, "symbol": "x-thin-open"})]
+    # A curve of one report is a point: a line would not show it.
+    marked = [(trial, _last(trial)) for trial in trials if trial.epochs == 1]
+    return [lines, _marks(marked, shade, shade.label, {"size": 4})] if marked else [lines]
+
+
+def _marks(
+    marked: list[tuple[TrialPast, int]], shade: Shade, words: str, marker: dict[str, Any]
+) -> go.Scatter:
+    """Return a mark at an epoch of each of these trials."""
+    return go.Scatter(
+        x=[epoch for _, epoch in marked],
+        y=[rounded(trial.values[epoch - 1]) for trial, epoch in marked],
         mode="markers",
         legendgroup=shade.key,
         showlegend=False,
-        marker={
-            "color": shade.colour,
-            "size": 11 if best else 7,
-            "symbol": "circle" if best else "x-thin-open",
-        },
-        customdata=[trial.trial for trial, _ in ends],
-        hovertemplate=(
-            f"trial %{{customdata}}, {'its best' if best else 'where it failed'}<br>"
-            "epoch %{x}: %{y:.6g}<extra></extra>"
-        ),
+        marker={"color": shade.colour, **marker},
+        customdata=[trial.trial for trial, _ in marked],
+        hovertemplate=f"trial %{{customdata}}, {words}<br>epoch %{{x}}: %{{y:.6g}}<extra></extra>",
     )
-    return [lines, marks]
 
 
 def _last(trial: TrialPast) -> int:
     return max(at for at, value in enumerate(trial.values, 1) if not math.isnan(value))
 
 
-def _limit(words: str, place: str) -> dict[str, Any]:
+def _limit(words: str, place: str, colour: str) -> dict[str, Any]:
     """Return the look of a line that a budget draws."""
     return {
-        "line": {"color": NEUTRAL if words.startswith("target") else ALARM, "dash": "dash"},
-        "line_width": 1.3,
+        "line": {"color": colour, "dash": "dash", "width": 1.3},
         "annotation_text": words,
         "annotation_position": place,
     }

@@ -122,10 +122,18 @@ def _on_scale(
         return room + (1 - room) * math.log(value / low) / math.log(high / low)
 
     marks = _decades(low, high) if log else _round_numbers(low, high)
-    ticks = [(place(mark), f"{mark:.5g}") for mark in marks]
+    if all(type(value) is int for value in values if value is not None):
+        marks = [mark for mark in marks if mark == int(mark)]
+    ticks = [(place(mark), _mark(mark, 3 if log else 5)) for mark in marks]
     if zero:
         ticks.insert(0, (0.0, "0"))
     return [None if value is None else place(value) for value in values], ticks
+
+
+def _mark(value: float, digits: int) -> str:
+    if value == int(value) and abs(value) < 1e5:
+        return f"{int(value)}"
+    return f"{value:.{digits if abs(value) < 1e5 else 3}g}"
 
 
 def _decades(low: float, high: float) -> list[float]:

@@ -77,10 +77,10 @@ def unit_of(longest: float) -> Unit:
     return Unit("days", 86400.0)
 
 
-def clock_axis(chronicle: Chronicle, unit: Unit) -> dict[str, Any]:
-    """Return the axis of the study's clock."""
-    axis = dict(AXIS, title={"text": f"time since the study opened ({unit.name})"})
-    end = chronicle.now / unit.seconds
+def clock_axis(unit: Unit, until: float) -> dict[str, Any]:
+    """Return the axis of the study's clock, up to so many seconds."""
+    axis = dict(AXIS, title={"text": f"study time ({unit.name})"})
+    end = until / unit.seconds
     return axis | {"range": [-0.01 * end, 1.01 * end]} if end > 0 else axis
 
 
@@ -149,6 +149,7 @@ def drawn(
                 "y": 1.0,
                 "yanchor": "bottom",
                 "bgcolor": "rgba(0,0,0,0)",
+                "traceorder": "normal",
             },
             "hoverlabel": {"align": "left"},
             **layout,
@@ -176,6 +177,18 @@ def plain(text: object, most: int = 60) -> str:
     for mark, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("%{", "%\u200b{")):
         short = short.replace(mark, written)
     return " ".join(short.split())
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a name cut in its middle: what tells names apart is often at their ends.
+
+    >>> shortened("cifar_wideresnet40_8", 12)
+    'cifar_…t40_8'
+    """
+    if len(text) <= max(most, 3):
+        return text
+    tail = (most - 1) // 2
+    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def rounded(value: float) -> float | None:

@@ -70,7 +70,7 @@ def _ending(chronicle: Chronicle) -> str:
     study, after = chronicle.study, human(chronicle.now)
     if study.end is None:
         return f"It has not ended: its log goes up to {after}."
-    return f"It ended after {after} ({safe(study.end)}): {safe(study.end_why)}."
+    return f"It ended after {after}: {safe(study.end_why)}."
 
 
 def _tiles(chronicle: Chronicle) -> str:
@@ -122,7 +122,7 @@ def _best(chronicle: Chronicle) -> str:
     )
     values = [(name, written({"": value})[1:]) for name, value in best.config.items()]
     return (
-        f'<section class="card"><h2>Best config</h2><p class="note">checkpoint: {saved}</p>'
+        f'<section class="card best"><h2>Best config</h2><p class="note">checkpoint: {saved}</p>'
         f"{_pairs(values or [('', 'no settings')])}</section>"
     )
 
@@ -136,6 +136,7 @@ def _study(chronicle: Chronicle) -> str:
         ("curve model", part(spec.curves)),
         ("metric", f"{safe(spec.metric)} ({spec.mode})"),
         ("budget", safe(_budget(chronicle))),
+        ("ended by", safe(chronicle.study.end or "nothing yet")),
         ("slots", safe(_slots(chronicle))),
         ("seed", str(spec.seed)),
         ("sharing", "equal prefixes are trained once" if spec.share else "off"),
@@ -178,7 +179,11 @@ def _slots(chronicle: Chronicle) -> str:
 
 
 def _pairs(rows: Iterable[tuple[str, str]]) -> str:
-    return "<dl>" + "".join(f"<dt>{safe(a)}</dt><dd>{safe(b)}</dd>" for a, b in rows) + "</dl>"
+    return (
+        "<dl>"
+        + "".join(f'<dt>{safe(a)}</dt><dd title="{safe(b, 2000)}">{safe(b)}</dd>' for a, b in rows)
+        + "</dl>"
+    )
 
 
 def trials(table: Table, opened: int) -> str:
@@ -212,7 +217,7 @@ def decisions(chronicle: Chronicle) -> str:
     )
     if not rows:
         return ""
-    heads = '<th class="number">entry&nbsp;</th><th>time</th><th>decision</th><th>why</th>'
+    heads = '<th class="number">entry</th><th>time</th><th>decision</th><th>why</th>'
     return (
         '<section class="card long"><h2>Last decisions</h2><p class="note">Newest first.</p>'
         '<div class="wide"><table class="decisions">'

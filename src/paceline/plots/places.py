@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from paceline.core.events import Cause
 from paceline.plots.look import (
     AXIS,
+    GRID,
     NEUTRAL,
     SHADES,
     clock_axis,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 # More steps than this cannot be told apart: means are drawn instead.
 MOST_STEPS = 800
-MOST_BARS = 1500
+MOST_BARS = 1200
 
 _CAUSES = {
     Cause.GOAL: "reached its goal",
@@ -105,8 +106,8 @@ def slots_over_time(chronicle: Chronicle) -> go.Figure:
         traces,
         title=title,
         subtitle=_busy_words(chronicle, shown.bin_s),
-        xaxis=clock_axis(chronicle, unit),
-        yaxis=dict(AXIS, title={"text": "slots, by what became of the trial"}, rangemode="tozero"),
+        xaxis=clock_axis(unit, chronicle.now),
+        yaxis=dict(AXIS, title={"text": "slots"}, rangemode="tozero"),
         hovermode="x unified",
     )
 
@@ -130,13 +131,14 @@ def attempts_gantt(chronicle: Chronicle) -> go.Figure:
     slots = sorted({bar.slot for bar in bars})
     words = ["hatched: failed or lost"] if any(bar.broken for bar in shown) else []
     if len(shown) < len(bars):
-        words.insert(0, f"the longest {len(shown):,} of {many(len(bars), 'bar')}")
+        words.insert(0, f"the longest {len(shown):,} of {many(len(bars), 'attempt')}")
+        traces.insert(0, _short_trace(_runs(bars, shown), unit.seconds))
     return drawn(
         traces,
         title=title,
         subtitle="; ".join(words),
         height=min(760, max(220, 130 + 26 * (slots[-1] - slots[0] + 1))),
-        xaxis=clock_axis(chronicle, unit),
+        xaxis=clock_axis(unit, chronicle.now),
         yaxis=dict(
             AXIS,
             title={"text": "slot"},
@@ -202,7 +204,8 @@ def _bar_trace(bars: Sequence[_Bar], label: str, colour: str, unit_s: float) -> 
         name=label,
         marker={
             "color": colour,
-            "line": {"width": 0},
+            # Attempts that follow each other on a slot are told apart.
+            "line": {"width": 1 if len(bars) < 300 else 0.5, "color": "rgba(0,0,0,0.4)"},
             "pattern": {
                 "shape": ["/" if bar.broken else "" for bar in bars],
                 "fgcolor": "#ffffff",
@@ -213,6 +216,41 @@ def _bar_trace(bars: Sequence[_Bar], label: str, colour: str, unit_s: float) -> 
         },
         customdata=[[bar.attempt.trials[-1]] for bar in bars],
         hovertext=[_bar_words(bar) for bar in bars],
+        hovertemplate="%{hovertext}<extra></extra>",
+        textposition="none",
+    )
+
+
+def _runs(bars: Sequence[_Bar], shown: Sequence[_Bar]) -> list[list[_Bar]]:
+    """Return those that are not shown, in runs that follow each other on a slot."""
+    singled = set(map(id, shown))
+    runs: list[list[_Bar]] = []
+    for bar in sorted(bars, key=lambda bar: (bar.slot, bar.lane, bar.begin, bar.end)):
+        if id(bar) in singled:
+            runs.append([])
+            continue
+        last = runs[-1][-1] if runs and runs[-1] else None
+        if last is None or (last.slot, last.lane, last.end) != (bar.slot, bar.lane, bar.begin):
+            runs.append([])
+        runs[-1].append(bar)
+    return [run for run in runs if run]
+
+
+def _short_trace(runs: Sequence[Sequence[_Bar]], unit_s: float) -> go.Bar:
+    """Return a bar for each run, so that a slot with many short attempts does not look idle."""
+    firsts = [run[0] for run in runs]
+    return go.Bar(
+        orientation="h",
+        base=[round(bar.begin / unit_s, 6) for bar in firsts],
+        x=[round((run[-1].end - run[0].begin) / unit_s, 6) for run in runs],
+        y=[round(bar.middle, 3) for bar in firsts],
+        width=[round(0.82 * bar.height, 3) for bar in firsts],
+        name="many short ones",
+        marker={"color": GRID, "line": {"width": 0}},
+        hovertext=[
+            f"{many(len(run), 'short attempt')}<br>{human(run[0].begin)} to {human(run[-1].end)}"
+            for run in runs
+        ],
         hovertemplate="%{hovertext}<extra></extra>",
         textposition="none",
     )
@@ -241,4 +279,5 @@ def _busy_words(chronicle: Chronicle, bin_s: float | None) -> str:
     words = slot_time(used)
     if offered > 0:
         words += f", {used / offered:.0%} of what there was"
+    words += "; by what became of the trials"
     return words if bin_s is None else f"{words}; means over {human(bin_s)}"

@@ -141,7 +141,9 @@ def _card(name: str, figure: go.Figure) -> str:
 def _bare(figure: go.Figure) -> msgspec.Raw:
     """Return a figure's JSON without its title, which the page writes itself: plotly wraps none."""
     figure.layout.title = None
-    figure.layout.margin.t = 40
+    figure.layout.margin.t = (
+        34 if any(trace.showlegend is not False for trace in figure.data) else 12
+    )
     figure.layout.template = None
     return msgspec.Raw(figure.to_json().encode())
 

@@ -1,6 +1,6 @@
 """First in, first out: every trial runs to its last epoch, in the order it was proposed.
 
-Rule: goal = last epoch. The baseline of every comparison, and the right choice where learning
+Rule: goal = last epoch, or what an outside tuner asked for (Fluid's TrialGroup). The baseline of every comparison, and the right choice where learning
 curves cross late, so that nothing seen early tells who will win.
 """
 
@@ -25,7 +25,7 @@ class Fifo:
     def next(self, study: StudyView) -> Pick | None:
         epochs = study.spec.epochs
         for trial in study.ready:
-            return Pick(trial, epochs, "it has waited longest")
+            return Pick(trial, 0, "it has waited longest")  # to the goal it has
         return Pick(None, epochs, "a slot is free") if study.new else None
 
     def admit(self, study: StudyView) -> int | None:

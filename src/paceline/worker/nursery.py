@@ -19,6 +19,7 @@ from glob import glob
 from typing import TYPE_CHECKING, Any
 
 from paceline.worker.channel import Channel
+from paceline.worker.life import live
 from paceline.worker.wire import AnyWord, Exited, Fork, Kill, Load, Loaded, Wire
 
 if TYPE_CHECKING:
@@ -105,8 +106,6 @@ class Nursery:
             os._exit(code)
 
     def _live(self, fd: int) -> int:
-        from paceline.worker.life import live
-
         assert self._train is not None
         return live(Channel(socket.socket(fileno=fd)), self._train)
 

@@ -51,7 +51,7 @@ class Devices(Struct, frozen=True):
         """Return the variables that keep libraries to one slot's threads."""
         return dict.fromkeys(_THREAD_VARIABLES, str(self.threads(1.0)))
 
-    def environ(self, slots: Sequence[SlotId], width: float) -> dict[str, str]:
+    def variables(self, slots: Sequence[SlotId], width: float) -> dict[str, str]:
         """Return the variables that keep a process to its devices."""
         variables = dict.fromkeys(_THREAD_VARIABLES, str(self.threads(width)))
         if self.gpus:

@@ -10,29 +10,26 @@ from __future__ import annotations
 import contextlib
 import heapq
 import math
-import os
-import re
 import selectors
 import signal
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.values import loss_of
+from paceline.engines.local.beside import Beside
 from paceline.engines.local.life import Life
 from paceline.worker import channel as c
 from paceline.worker.trial import name_of
 from paceline.worker.wire import Exited
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from paceline.core.decisions import Step
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
     from paceline.core.values import AttemptId, Config, StudySpec
     from paceline.engines.local.devices import Devices
     from paceline.engines.local.nest import Nest
+    from paceline.engines.local.shelf import Shelf
 
 
 # Saving may take a twentieth of the time, no more: that bounds what a crash costs.
@@ -66,7 +64,7 @@ class LocalEngine:
         nest: Nest,
         devices: Devices,
         *,
-        files: Path,
+        shelf: Shelf,
         adviser: Adviser | None = None,
         patience: Patience | None = None,
     ) -> None:
@@ -75,14 +73,10 @@ class LocalEngine:
         self._devices = devices
         self._adviser = adviser
         self._patience = patience or Patience()
-        self.checkpoints = files / "checkpoints"
-        self.logs = files / "logs"
-        for folder in (self.checkpoints, self.logs):
-            folder.mkdir(parents=True, exist_ok=True)
+        self._shelf = shelf
         self._began = time.monotonic()
         self._applied = -1
         self._configs: list[Config] = []
-        self._digests: dict[tuple[AttemptId, int], str] = {}
         self._lives: dict[AttemptId, Life] = {}
         self._by_worker: dict[int, Life] = {}
         # Attempts of the log that is being resumed: their processes died with their driver.
@@ -97,13 +91,10 @@ class LocalEngine:
         # (when, number, what to do): wakes, soft ends that become hard, looks at who hangs.
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = 0
-        self._pool: ThreadPoolExecutor | None = None
-        # Answers from the pool come through a queue; a byte in the pipe wakes the selector.
-        self._answers: SimpleQueue[e.AnyEvent] = SimpleQueue()
-        self._bell, self._ring = os.pipe()
+        self._beside = Beside()
         self._selector = selectors.DefaultSelector()
         self._selector.register(nest.wire.fileno(), selectors.EVENT_READ, None)
-        self._selector.register(self._bell, selectors.EVENT_READ, self._answers)
+        self._selector.register(self._beside.fileno(), selectors.EVENT_READ, self._beside)
         # Workers that were made ahead and wait to hear what to be.
         self._spares = deque(nest.fork() for _ in self._slots)
 
@@ -120,7 +111,7 @@ class LocalEngine:
         self._began = time.monotonic() - step.event.at
         event = step.event
         if isinstance(event, e.Saved):
-            self._digests[event.attempt, event.epoch] = event.digest
+            self._shelf.saved((event.attempt, event.epoch), event.digest)
         elif isinstance(event, e.Ended):
             self._lost.pop(event.attempt, None)
         elif isinstance(event, e.Reported):
@@ -132,14 +123,6 @@ class LocalEngine:
                 self._lost[decision.attempt] = None
             elif isinstance(decision, d.WakeAt):
                 self._wake_at(decision)
-
-    def sweep(self, named: Container[tuple[AttemptId, int]]) -> None:
-        """Delete what lies among the checkpoints and is not named in the log."""
-        known = re.compile(r"(\d+)-(\d+)\.ckpt")
-        for path in self.checkpoints.iterdir():
-            found = known.fullmatch(path.name)
-            if found is None or (int(found[1]), int(found[2])) not in named:
-                path.unlink(missing_ok=True)
 
     def wait(self, patience: float | None = None) -> Sequence[e.AnyEvent] | None:
         """Return what has happened, in order; wait where nothing has."""
@@ -193,11 +176,8 @@ class LocalEngine:
         for _, channel in self._spares:
             channel.close()
         self._nest.close(self._patience.last_grace_s)
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
         self._selector.close()
-        os.close(self._bell)
-        os.close(self._ring)
+        self._beside.close()
         self._lives.clear()
         self._told.clear()
 
@@ -213,7 +193,7 @@ class LocalEngine:
         if self._patience.hang_s is not None:
             self._after(self._patience.hang_s / 4, self._look_for_hanging)
 
-    def _listen(self, source: Life | SimpleQueue[e.AnyEvent] | None) -> None:
+    def _listen(self, source: Life | Beside | None) -> None:
         if source is None:
             for word in self._nest.words():
                 if isinstance(word, Exited):
@@ -226,9 +206,7 @@ class LocalEngine:
             if source.channel.closed:
                 self._selector.unregister(source.channel.fileno())
         else:
-            os.read(self._bell, 1)
-            answer = self._answers.get()
-            self._told.append(msgspec.structs.replace(answer, at=self.now))
+            self._told.append(replace(source.answer(), at=self.now))
 
     def _hear(self, life: Life, message: c.AnyMessage) -> None:
         at = life.heard_at = self.now
@@ -242,7 +220,7 @@ class LocalEngine:
                 if self._better(report):
                     self._spread_best(life)
             case c.Wrote(epoch=epoch, seconds=seconds, bytes=size, digest=digest):
-                self._digests[life.id, epoch] = digest
+                self._shelf.saved((life.id, epoch), digest)
                 self._told.append(
                     e.Saved(
                         at=at,
@@ -310,7 +288,7 @@ class LocalEngine:
 
     def _launch(self, decision: d.Launch) -> None:
         worker, channel = self._spares.popleft()
-        log = self.logs / f"attempt-{decision.attempt}.log"
+        log = self._shelf.log(decision.attempt)
         life = Life(decision, worker, channel, log)
         life.heard_at = self.now
         self._lives[life.id] = self._by_worker[worker] = life
@@ -321,9 +299,10 @@ class LocalEngine:
     def _begin(self, decision: d.Launch, log: Path) -> c.Begin:
         spec, config = self._spec, self._configs[decision.trial]
         seed = config.get("seed")
-        source = None
+        checkpoint, digest = None, ""
         if decision.source is not None:
-            source = name_of(decision.source, decision.start)
+            name = (decision.source, decision.start)
+            checkpoint, digest = name_of(*name), self._shelf.digest(name)
         return c.Begin(
             attempt=decision.attempt,
             trial=decision.trial,
@@ -333,9 +312,9 @@ class LocalEngine:
             goal=decision.goal,
             save_at=decision.save_at,
             seed=seed if isinstance(seed, int) else spec.seed,
-            folder=str(self.checkpoints),
-            checkpoint=source,
-            digest=self._digests.get((decision.source or 0, decision.start), ""),
+            folder=str(self._shelf.checkpoints),
+            checkpoint=checkpoint,
+            digest=digest,
             metric=spec.metric,
             sign=spec.sign,
             best=self._best,
@@ -343,7 +322,7 @@ class LocalEngine:
             width=decision.width,
             device=self._devices.device,
             threads=self._devices.threads(decision.width),
-            environ=self._devices.environ(decision.slots, decision.width),
+            environ=self._devices.variables(decision.slots, decision.width),
             log=str(log),
         )
 
@@ -389,9 +368,8 @@ class LocalEngine:
         self._push(decision.at, lambda: self._told.append(woke))
 
     def _drop(self, decision: d.Drop) -> None:
-        for attempt, epoch in decision.checkpoints:
-            self._digests.pop((attempt, epoch), None)
-            (self.checkpoints / name_of(attempt, epoch)).unlink(missing_ok=True)
+        for name in decision.checkpoints:
+            self._shelf.drop(name)
 
     def _provide(self, decision: d.Provide) -> None:
         fresh = max(self._slots, default=-1) + 1
@@ -405,16 +383,7 @@ class LocalEngine:
 
     def _ask(self, decision: d.AskForecast | d.AskProposal) -> None:
         assert self._adviser is not None
-        answer = self._adviser.answer(decision)
-
-        def work() -> None:
-            self._answers.put(answer())
-            with contextlib.suppress(OSError):
-                os.write(self._ring, b"!")
-
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="paceline-advice")
-        self._pool.submit(work)
+        self._beside.do(self._adviser.answer(decision))
 
     # Time
 

@@ -29,13 +29,21 @@
       update[`${name}.linecolor`] = grid;
       update[`${name}.tickcolor`] = grid;
     }
+    // Words that lie on lines keep a ground of their own.
+    (layout.annotations ?? []).forEach((_, at) => {
+      update[`annotations[${at}].bgcolor`] = on ? "rgba(23,28,34,0.7)" : "rgba(255,255,255,0.7)";
+    });
     return update;
   };
 
-  const paint = (on, sizes = {}) =>
+  const paint = (on, size = () => ({})) =>
     Promise.all(
-      plots.map((plot) => Plotly.relayout(plot, { ...colours(plot.layout, on), ...sizes })),
+      plots.map((plot) => Plotly.relayout(plot, { ...colours(plot.layout, on), ...size(plot) })),
     );
+
+  // What fits on a page across, in a card alone and in one of two.
+  const onPaper = (plot) => ({ width: plot.closest(".pair") ? 480 : 990 });
+  const onScreen = () => ({ width: null, autosize: true });
 
   const settings = {
     responsive: true,
@@ -60,10 +68,8 @@
   };
 
   dark.addEventListener("change", () => paint(dark.matches));
-  window.addEventListener("beforeprint", () => paint(false, { width: 680 }));
-  window.addEventListener("afterprint", () =>
-    paint(dark.matches, { width: null, autosize: true }),
-  );
+  window.addEventListener("beforeprint", () => paint(false, onPaper));
+  window.addEventListener("afterprint", () => paint(dark.matches, onScreen));
 
   // Trials
 

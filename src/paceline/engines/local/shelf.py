@@ -1,0 +1,57 @@
+"""A study's files: its checkpoints with their digests, and what each attempt printed.
+
+Knows folders and names. Workers write checkpoints themselves; here they are remembered, deleted when
+they are dropped, and swept away when no log names them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from paceline.worker.trial import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+    from pathlib import Path
+
+    from paceline.core.values import AttemptId
+
+    Name = tuple[AttemptId, int]
+
+_NAMED = re.compile(r"(\d+)-(\d+)\.ckpt")
+
+
+class Shelf:
+    """Where a study's files lie."""
+
+    def __init__(self, files: Path) -> None:
+        self.checkpoints = files / "checkpoints"
+        self.logs = files / "logs"
+        for folder in (self.checkpoints, self.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._digests: dict[Name, str] = {}
+
+    def saved(self, name: Name, digest: str) -> None:
+        """A checkpoint was written; its bytes hash to this."""
+        self._digests[name] = digest
+
+    def digest(self, name: Name) -> str:
+        """Return what a checkpoint's bytes must hash to; empty where nobody knows."""
+        return self._digests.get(name, "")
+
+    def drop(self, name: Name) -> None:
+        """Delete a checkpoint."""
+        self._digests.pop(name, None)
+        (self.checkpoints / name_of(*name)).unlink(missing_ok=True)
+
+    def sweep(self, named: Container[Name]) -> None:
+        """Delete what lies among the checkpoints and is not named in the log."""
+        for path in self.checkpoints.iterdir():
+            found = _NAMED.fullmatch(path.name)
+            if found is None or (int(found[1]), int(found[2])) not in named:
+                path.unlink(missing_ok=True)
+
+    def log(self, attempt: AttemptId) -> Path:
+        """Return where an attempt's output goes."""
+        return self.logs / f"attempt-{attempt}.log"
