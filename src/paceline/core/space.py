@@ -2,6 +2,7 @@
 
 Knows the usual domains under their usual names, and how a number from 0 to 1 becomes a value of
 each. A space is a config in which some values, at any depth, are domains: `{"uniform": [0, 1]}`.
+Options of a choice may hold domains too: those are in force where that option is chosen.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from paceline.core.values import Config, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+
+# The kinds whose arguments are their values.
+CHOICES = frozenset({"choice", "grid"})
 
 
 def uniform(low: float, high: float) -> Value:
@@ -44,7 +49,7 @@ def lograndint(low: int, high: int) -> Value:
 
 
 def choice(options: Sequence[Value]) -> Value:
-    """One of these."""
+    """One of these. An option may hold domains, which matter where it is chosen."""
     return {"choice": list(options)}
 
 
@@ -59,16 +64,15 @@ class Dimension(Struct, frozen=True):
     path: tuple[str | int, ...]
     kind: str
     arguments: tuple[Value, ...]
-
-    @property
-    def name(self) -> str:
-        """The place as a user would write it."""
-        return ".".join(map(str, self.path))
+    # The place as a user would write it, with the options that lead there: `optimizer[0].momentum`.
+    name: str
+    # The choice, by its name, and the option of it that this one belongs to; None: to no choice.
+    under: tuple[str, int] | None = None
 
     @property
     def options(self) -> tuple[Value, ...] | None:
         """All values of a dimension that has finitely many that one would list; else None."""
-        if self.kind in ("choice", "grid"):
+        if self.kind in CHOICES:
             return self.arguments
         if self.kind == "randint":
             return tuple(range(self.arguments[0], self.arguments[1]))
@@ -86,45 +90,140 @@ class Space:
         if not isinstance(template, dict) or not template:
             raise SpecError("the space is empty: name at least one hyperparameter.")
         self._template = template
-        self.dimensions = list(_find(template, ()))
+        # All of them, those of options after their choice.
+        self.dimensions = list(_find(template, (), ""))
+        self._branching = {each.under[0] for each in self.dimensions if each.under is not None}
 
     def config(self, values: Sequence[Value]) -> Config:
-        """Return the config that has these values, one for each dimension."""
+        """Return the config that has these values, one for each dimension.
+
+        Those of options that are not chosen are not looked at.
+        """
+        given = dict(zip((each.name for each in self.dimensions), values, strict=True))
+        return self.fill(lambda dimension: given[dimension.name])
+
+    def fill(self, draw: Callable[[Dimension], Value]) -> Config:
+        """Return the config with a drawn value for each dimension that is in force."""
         config: Config = _copy(self._template)
-        for dimension, value in zip(self.dimensions, values, strict=True):
+        chosen: set[tuple[str, int]] = set()
+        for dimension in self.dimensions:
+            if dimension.under is not None and dimension.under not in chosen:
+                continue
+            value = draw(dimension)
+            if dimension.name in self._branching:
+                chosen.add((dimension.name, dimension.arguments.index(value)))
+                value = _copy(value)
             place = config
             for step in dimension.path[:-1]:
                 place = place[step]  # type: ignore[index]
             place[dimension.path[-1]] = value  # type: ignore[index]
         return config
 
+    def read(self, config: Config, *, whole: bool = True) -> dict[str, Value]:
+        """Return what the dimensions of a config are, by name: the way back from `fill`.
 
-def _find(value: Value, path: tuple[str | int, ...]) -> Iterator[Dimension]:
-    if isinstance(value, dict):
-        if path and len(value) == 1:
-            ((kind, arguments),) = value.items()
-            if kind in _AT:
-                yield _dimension(path, kind, arguments)
-                return
-            if isinstance(arguments, list) and kind != "piecewise" and kind in _NEARLY:
-                raise unknown("domain", kind, _AT)
-        for name in sorted(value):
-            yield from _find(value[name], (*path, name))
+        Of a choice it is the number of the option. A config that is not `whole` may lack values.
+
+        Raises a SpecError where the config is none of this space.
+        """
+        return _read(self._template, config, "", whole)
+
+
+def _find(
+    value: Value, path: tuple[str | int, ...], name: str, under: tuple[str, int] | None = None
+) -> Iterator[Dimension]:
+    dimension = _domain(value, path, name, under)
+    if dimension is not None:
+        yield dimension
+        if dimension.kind in CHOICES:
+            for index, option in enumerate(dimension.arguments):
+                yield from _find(option, path, f"{name}[{index}]", (name, index))
+    elif isinstance(value, dict):
+        for key in sorted(value):
+            yield from _find(value[key], (*path, key), _join(name, key), under)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from _find(item, (*path, index))
+            yield from _find(item, (*path, index), _join(name, index), under)
 
 
-def _dimension(path: tuple[str | int, ...], kind: str, arguments: Value) -> Dimension:
-    dimension = Dimension(path, kind, tuple(arguments))
+def _join(name: str, step: str | int) -> str:
+    return f"{name}.{step}" if name else str(step)
+
+
+def _domain(
+    value: Value, path: tuple[str | int, ...], name: str, under: tuple[str, int] | None = None
+) -> Dimension | None:
+    """Return the dimension that a value stands for; None where it is a constant."""
+    if not (name and isinstance(value, dict) and len(value) == 1):
+        return None
+    ((kind, arguments),) = value.items()
+    if kind not in _AT:
+        if isinstance(arguments, list) and kind in _NEARLY:
+            raise unknown("domain", kind, _AT)
+        return None
+    dimension = Dimension(path, kind, tuple(arguments), name, under)
     complaint = _complaint(kind, dimension.arguments)
     if complaint:
-        raise SpecError(f"{dimension.name}: {kind}{dimension.arguments!r} {complaint}.")
+        raise SpecError(f"{name}: {kind}{dimension.arguments!r} {complaint}.")
     return dimension
 
 
+def _read(template: Value, value: Value, name: str, whole: bool) -> dict[str, Value]:
+    dimension = _domain(template, (), name)
+    if dimension is not None:
+        return _read_domain(dimension, value, whole)
+    found: dict[str, Value] = {}
+    if isinstance(template, dict) and isinstance(value, dict):
+        for key in value:
+            if key not in template:
+                raise unknown(
+                    "hyperparameter", _join(name, key), [_join(name, k) for k in template]
+                )
+            found |= _read(template[key], value[key], _join(name, key), whole)
+        if not whole or len(value) == len(template):
+            return found
+    elif isinstance(template, list | tuple) and isinstance(value, list | tuple):
+        if len(template) == len(value):
+            for index, (inner, item) in enumerate(zip(template, value, strict=True)):
+                found |= _read(inner, item, _join(name, index), whole)
+            return found
+    elif type(template) is type(value) and template == value:
+        return found
+    raise SpecError(f"{name}={value!r} is not in the space, which has {template!r} there.")
+
+
+def _read_domain(dimension: Dimension, value: Value, whole: bool) -> dict[str, Value]:
+    name = dimension.name
+    if dimension.kind not in CHOICES:
+        if _holds(dimension.kind, dimension.arguments, value):
+            return {name: value}
+        raise SpecError(f"{name}={value!r} is outside of {dimension.kind}{dimension.arguments!r}.")
+    # An option that has all of it goes before one that has more.
+    for all_of_it in (True,) if whole else (True, False):
+        for index, option in enumerate(dimension.arguments):
+            try:
+                inner = _read(option, value, f"{name}[{index}]", all_of_it)
+            except SpecError:
+                continue
+            return {name: index, **inner}
+    raise SpecError(f"{name}={value!r} is none of its options {dimension.arguments!r}.")
+
+
+def _holds(kind: str, arguments: tuple[Value, ...], value: Value) -> bool:
+    if type(value) not in (int, float):
+        return False
+    low, high = arguments[:2]
+    if kind in ("randint", "lograndint"):
+        return type(value) is int and bool(low <= value < high)
+    if kind == "quniform":
+        least, most = multiples(*arguments)
+        steps = value / arguments[2]
+        return least <= round(steps) <= most and math.isclose(steps, round(steps), abs_tol=1e-9)
+    return bool(low <= value <= high)
+
+
 def _complaint(kind: str, arguments: tuple[Value, ...]) -> str | None:
-    if kind in ("choice", "grid"):
+    if kind in CHOICES:
         return None if arguments else "has nothing to choose from"
     if len(arguments) != (3 if kind == "quniform" else 2):
         return "needs a low and a high end" + (" and a step" if kind == "quniform" else "")
@@ -139,7 +238,7 @@ def _complaint(kind: str, arguments: tuple[Value, ...]) -> str | None:
         return "has no logarithm at its low end: give a positive one"
     if kind == "quniform" and arguments[2] <= 0:
         return "needs a positive step"
-    if kind == "quniform" and _multiples(*arguments)[0] > _multiples(*arguments)[1]:
+    if kind == "quniform" and multiples(*arguments)[0] > multiples(*arguments)[1]:
         return "holds no multiple of its step"
     return None
 
@@ -169,12 +268,13 @@ def _at_loguniform(arguments: tuple[Value, ...], share: float) -> Value:
 
 
 def _at_quniform(arguments: tuple[Value, ...], share: float) -> Value:
-    least, most = _multiples(*arguments)
+    least, most = multiples(*arguments)
     q = arguments[2]
     return q * min(least + int(share * (most - least + 1)), most)
 
 
-def _multiples(low: float, high: float, q: float) -> tuple[int, int]:
+def multiples(low: float, high: float, q: float) -> tuple[int, int]:
+    """Return the least and the most q that fit between low and high."""
     return math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
 
 

@@ -1,4 +1,7 @@
-"""Every combination: all options of listed dimensions, evenly spaced points of continuous ones."""
+"""Every combination: all options of listed dimensions, evenly spaced points of continuous ones.
+
+An option that holds domains counts once for each combination of these.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,46 @@ class Grid:
         if points < 1:
             raise SpecError(f"points={points} makes an empty grid: give 1 or more.")
         self._space = Space(space)
-        self._axes = [_axis(dimension, points) for dimension in self._space.dimensions]
+        dimensions = self._space.dimensions
+        self._axes = {each.name: _axis(each, points) for each in dimensions}
+        # Who belongs to an option of a choice, and with None those who belong to none.
+        self._under: dict[tuple[str, int] | None, list[str]] = {None: []}
+        for dimension in dimensions:
+            self._under.setdefault(dimension.under, []).append(dimension.name)
+        self._branching = {under[0] for under in self._under if under is not None}
 
     def propose(self, number: int, study: StudyView) -> Config | None:
-        if number >= prod(len(axis) for axis in self._axes):
+        top = self._under[None]
+        if number >= self._count(top):
             return None
-        values: list[Value] = []
-        for axis in reversed(self._axes):
-            number, at = divmod(number, len(axis))
-            values.append(axis[at])
-        return self._space.config(values[::-1])
+        values: dict[str, Value] = {}
+        self._pick(number, top, values)
+        return self._space.fill(lambda dimension: values[dimension.name])
+
+    def _count(self, names: list[str]) -> int:
+        """Return how many combinations there are of these dimensions and what is under them."""
+        return prod(sum(self._sizes(name)) for name in names)
+
+    def _sizes(self, name: str) -> list[int]:
+        """Return in how many combinations the options of a choice come; of others, their number."""
+        count = len(self._axes[name])
+        if name not in self._branching:
+            return [count]
+        return [self._count(self._under.get((name, option), [])) for option in range(count)]
+
+    def _pick(self, number: int, names: list[str], values: dict[str, Value]) -> None:
+        for name in reversed(names):
+            sizes = self._sizes(name)
+            number, at = divmod(number, sum(sizes))
+            if name not in self._branching:
+                values[name] = self._axes[name][at]
+                continue
+            option = 0
+            while at >= sizes[option]:
+                at -= sizes[option]
+                option += 1
+            values[name] = self._axes[name][option]
+            self._pick(at, self._under.get((name, option), []), values)
 
 
 def _axis(dimension: Dimension, points: int) -> list[Value]:

@@ -18,6 +18,7 @@ from paceline.plots.look import (
     NEUTRAL,
     SHADES,
     Shade,
+    Unit,
     clock_axis,
     drawn,
     empty,
@@ -96,10 +97,40 @@ def telling(trials: Sequence[TrialPast], sign: float, most: int) -> list[TrialPa
 
 def best_over_time(chronicle: Chronicle) -> go.Figure:
     """Draw the best value so far, with the target and the deadline."""
-    title, spec = "Best value over time", chronicle.spec
+    title, spec, budget = "Best value over time", chronicle.spec, chronicle.spec.budget
     if not chronicle.leads:
         return empty(title, _nothing(chronicle))
-    unit = unit_of(max(chronicle.now, spec.budget.deadline_s or 0.0))
+    until = max(chronicle.now, budget.deadline_s or 0.0)
+    unit = unit_of(until)
+    # The first values beat nothing: what came after them is what one wants to tell apart.
+    values = [lead.value for lead in chronicle.leads]
+    later = [lead.value for lead in chronicle.leads if lead.at > _START * chronicle.now]
+    cut = len(set(later)) > 1 and len(later) < len(values)
+    inside = later if cut else values
+    view = window(inside, spec.sign, plain(spec.metric))
+    target = None if budget.target is None else budget.target.value
+    if target is not None or cut:
+        _make_room(view.axis, inside if target is None else [*inside, target])
+    figure = drawn(
+        _lead_traces(chronicle, unit),
+        title=title,
+        subtitle=_lead_words(chronicle) + ("; its start is beyond the edge" if cut else ""),
+        xaxis=clock_axis(unit, until),
+        yaxis=view.axis,
+        hovermode="closest",
+    )
+    # Words stand where the line is not: it ends near the target, on this side of it.
+    far, near = ("top", "bottom") if spec.mode == "max" else ("bottom", "top")
+    if target is not None:
+        figure.add_hline(y=target, **_limit(f"target {target:.6g}", f"{far} left", NEUTRAL))
+    if budget.deadline_s is not None:
+        at, words = budget.deadline_s / unit.seconds, f"deadline {human(budget.deadline_s)}"
+        figure.add_vline(x=at, **_limit(words, f"{near} left", ALARM))
+    return figure
+
+
+def _lead_traces(chronicle: Chronicle, unit: Unit) -> list[Any]:
+    """Return the line of the best value, and a point where it changed."""
     leads = chronicle.leads
     xs = [lead.at / unit.seconds for lead in leads]
     ys = [rounded(lead.value) for lead in leads]
@@ -124,32 +155,7 @@ def best_over_time(chronicle: Chronicle) -> go.Figure:
         hovertemplate="%{text}<extra></extra>",
         showlegend=False,
     )
-    budget = spec.budget
-    target = None if budget.target is None else budget.target.value
-    # The first values beat nothing: what came after them is what one wants to tell apart.
-    later = [lead.value for lead in leads if lead.at > _START * chronicle.now]
-    later = later if len(set(later)) > 1 else [lead.value for lead in leads]
-    view = window(later, spec.sign, plain(spec.metric))
-    cut = len(later) < len(leads)
-    if target is not None or cut:
-        _make_room(view.axis, later if target is None else [*later, target])
-    axis = clock_axis(unit, max(chronicle.now, budget.deadline_s or 0.0))
-    figure = drawn(
-        [line, points],
-        title=title,
-        subtitle=_lead_words(chronicle) + ("; its start is beyond the edge" if cut else ""),
-        xaxis=axis,
-        yaxis=view.axis,
-        hovermode="closest",
-    )
-    # Words stand where the line is not: it ends near the target, on this side of it.
-    far, near = ("top", "bottom") if spec.mode == "max" else ("bottom", "top")
-    if target is not None:
-        figure.add_hline(y=target, **_limit(f"target {target:.6g}", f"{far} left", NEUTRAL))
-    if budget.deadline_s is not None:
-        at, words = budget.deadline_s / unit.seconds, f"deadline {human(budget.deadline_s)}"
-        figure.add_vline(x=at, **_limit(words, f"{near} left", ALARM))
-    return figure
+    return [line, points]
 
 
 def _make_room(axis: dict[str, Any], values: Sequence[float]) -> None:

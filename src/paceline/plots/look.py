@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 
     from paceline.plots.chronicle import Chronicle, TrialPast
 
+# How to show a figure anywhere: `figure.show(config=CONFIG)`. Buttons are listed, not left to the
+# default, which since plotly 7 holds one that uploads the figure to somebody's cloud.
+CONFIG: dict[str, Any] = {
+    "responsive": True,
+    "displaylogo": False,
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
+    "modeBarButtons": [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
+}
+
 # The one accent: the best trial, and what can be clicked.
 ACCENT = "#1c7ed6"
 ALARM = "#e03131"

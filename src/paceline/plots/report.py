@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from plotly.offline import get_plotlyjs
 
+from paceline import __version__
 from paceline.core.errors import SpecError
 from paceline.plots import pieces
 from paceline.plots.chronicle import chronicle_of
 from paceline.plots.commands import study_command
 from paceline.plots.figures import FIGURES
+from paceline.plots.look import CONFIG
 from paceline.plots.table import table_of
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from paceline.core.decisions import Step
-    from paceline.plots.chronicle import Chronicle
 
 _PAGE = Path(__file__).with_name("page")
 
@@ -70,11 +71,16 @@ def report_html(steps: Iterable[Step], *, store: str | None = None) -> str:
         pieces.trials(table, len(chronicle.trials)),
         pieces.decisions(chronicle),
         pieces.commands(chronicle, store),
-        f'<footer class="note">{_footer(chronicle)}</footer>',
+        f'<footer class="note">Made by Paceline {__version__} from the study\'s log. '
+        "This file needs no network.</footer>",
         "<noscript>The figures and the table of trials need JavaScript.</noscript>",
     ]
     payload = msgspec.json.encode(
-        {"figures": {name: _bare(each) for name, each in figures.items()}, "table": table}
+        {
+            "config": CONFIG,
+            "figures": {name: _bare(each) for name, each in figures.items()},
+            "table": table,
+        }
     )
     plotly, script = get_plotlyjs(), _read("page.js")
     return Template(_read("page.html")).substitute(
@@ -99,7 +105,8 @@ def _policy(*scripts: str) -> str:
         for text in scripts
     )
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; form-action 'none'; base-uri 'none'"
     )
 
 
@@ -146,9 +153,3 @@ def _bare(figure: go.Figure) -> msgspec.Raw:
     )
     figure.layout.template = None
     return msgspec.Raw(figure.to_json().encode())
-
-
-def _footer(chronicle: Chronicle) -> str:
-    from paceline import __version__
-
-    return f"Made by Paceline {__version__} from the study's log. This file needs no network."

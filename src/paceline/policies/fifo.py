@@ -1,7 +1,8 @@
 """First in, first out: every trial runs to its last epoch, in the order it was proposed.
 
-Rule: goal = last epoch, or what an outside tuner asked for (Fluid's TrialGroup). The baseline of every comparison, and the right choice where learning
-curves cross late, so that nothing seen early tells who will win.
+Rule: goal = last epoch, or what an outside tuner asked for (Fluid's TrialGroup). The baseline of
+every comparison, and the right choice where learning curves cross late, so that nothing seen early
+tells who will win.
 """
 
 from __future__ import annotations

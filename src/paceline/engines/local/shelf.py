@@ -1,7 +1,7 @@
 """A study's files: its checkpoints with their digests, and what each attempt printed.
 
-Knows folders and names. Workers write checkpoints themselves; here they are remembered, deleted when
-they are dropped, and swept away when no log names them.
+Knows folders and names. Workers write checkpoints themselves; here they are remembered, deleted
+when they are dropped, and swept away when no log names them.
 """
 
 from __future__ import annotations

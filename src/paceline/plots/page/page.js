@@ -45,16 +45,10 @@
   const onPaper = (plot) => ({ width: plot.closest(".pair") ? 480 : 990 });
   const onScreen = () => ({ width: null, autosize: true });
 
-  const settings = {
-    responsive: true,
-    displaylogo: false,
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
-  };
-
   const draw = async () => {
     for (const plot of plots) {
       const { data, layout } = payload.figures[plot.dataset.figure];
-      await Plotly.newPlot(plot, data, layout, settings);
+      await Plotly.newPlot(plot, data, layout, payload.config);
       await Plotly.relayout(plot, colours(layout, dark.matches));
       plot.on("plotly_click", (event) => {
         const found = event.points[0]?.customdata;
