@@ -3,6 +3,7 @@
 #   make test    everything that decides whether a change may land
 PYTHON ?= python3
 BIN := .venv/bin
+TORCH ?= torch==2.13.0
 
 .PHONY: setup demo test check bench bench-peers slow golden
 
@@ -13,10 +14,15 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+# For tests and examples only, and by itself: elsewhere it would bring gigabytes of CUDA along.
+.venv/torch: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	touch $@
+
 demo: setup
 	$(BIN)/paceline demo
 
-check: setup
+check: .venv/torch
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -29,7 +35,7 @@ test: check
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-slow: setup
+slow: .venv/torch
 	HYPOTHESIS_PROFILE=night $(BIN)/python -m pytest -m "slow or not slow"
 
 bench: setup

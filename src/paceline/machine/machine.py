@@ -17,10 +17,10 @@ from paceline.core import events as e
 from paceline.core.decisions import Step
 from paceline.core.ports import Allocator, Fork, Generator, Policy, sees_nothing
 from paceline.core.values import Status
-from paceline.machine.files import beyond_budget, superfluous
 from paceline.machine.filling import Filler, dispensable
 from paceline.machine.orders import order_for
 from paceline.machine.state import StudyState
+from paceline.machine.tidying import beyond_budget, superfluous
 from paceline.plan.settings import canonical, spliced
 from paceline.plan.tree import known_on
 

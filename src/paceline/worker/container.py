@@ -77,6 +77,11 @@ def read(path: Path, digest: str = "") -> dict[str, Any]:
     return dict(unpacked)
 
 
+def check(value: Any, name: str) -> None:  # noqa: ANN401
+    """Raise CheckpointError where a value could not be written."""
+    _Packer().pack(value, f".{name}")
+
+
 class _Packer:
     """Turns values into what JSON can hold, and buffers."""
 

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from paceline.core.errors import CheckpointError
+from paceline.worker.container import check
 
 
 class Keeper:
@@ -32,6 +33,8 @@ class Keeper:
     def register(self, name: str, given: Any) -> Any:  # noqa: ANN401
         """Keep an object from now on; return it as it was restored, or as it was given."""
         if name not in self._restored:
+            if not hasattr(given, "state_dict") and not _is_pair(given):
+                check(given, name)  # now, rather than at the first save
             self._objects[name] = given
             return given
         state = self._restored.pop(name)

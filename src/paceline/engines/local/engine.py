@@ -143,7 +143,7 @@ class LocalEngine:
                 for key, _ in self._selector.select(timeout):
                     self._listen(key.data)
             elif due <= now:
-                heapq.heappop(self._timers)[2]()
+                self._fact_time()
             else:
                 break
         told, self._told = self._told, deque()
@@ -206,10 +206,11 @@ class LocalEngine:
             if source.channel.closed:
                 self._selector.unregister(source.channel.fileno())
         else:
-            self._told.append(replace(source.answer(), at=self.now))
+            answer = source.answer()
+            self._told.append(replace(answer, at=self._fact_time()))
 
     def _hear(self, life: Life, message: c.AnyMessage) -> None:
-        at = life.heard_at = self.now
+        at = life.heard_at = self._fact_time()
         match message:
             case c.Report(epoch=epoch, metrics=metrics, seconds=seconds):
                 life.epoch = epoch
@@ -256,7 +257,8 @@ class LocalEngine:
         life.channel.close()
         del self._lives[life.id]
         cause, note = life.ended(word.status)
-        self._told.append(e.Ended(at=self.now, attempt=life.id, cause=cause, note=note))
+        at = self._fact_time()
+        self._told.append(e.Ended(at=at, attempt=life.id, cause=cause, note=note))
 
     def _better(self, report: e.Reported) -> bool:
         loss = loss_of(report.metrics.get(self._spec.metric), self._spec.sign)
@@ -376,7 +378,8 @@ class LocalEngine:
         more = self._devices.more(len(self._slots), decision.slots)
         self._slots += range(fresh, fresh + more)
         self._spares.extend(self._nest.fork() for _ in range(more))
-        self._told.append(e.CapacityChanged(at=self.now, slots=tuple(self._slots)))
+        at = self._fact_time()
+        self._told.append(e.CapacityChanged(at=at, slots=tuple(self._slots)))
 
     def _retire(self, decision: d.Retire) -> None:
         self._slots = [slot for slot in self._slots if slot not in decision.slots]
@@ -386,6 +389,13 @@ class LocalEngine:
         self._beside.do(self._adviser.answer(decision))
 
     # Time
+
+    def _fact_time(self) -> float:
+        """Return the time for a fact that is about to be told, after everything that is due."""
+        now = self.now
+        while self._timers and self._timers[0][0] <= now:
+            heapq.heappop(self._timers)[2]()
+        return now
 
     def _after(self, seconds: float, what: Callable[[], None]) -> None:
         self._push(self.now + seconds, what)
