@@ -97,6 +97,8 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
         retries=options.get("retries", 3),
         standing="space" not in options,
     )
+    if spec.curves.name == "oracle":
+        raise SpecError("the oracle looks the future up: it works in `paceline simulate` alone.")
     for kind, part in (
         ("policy", spec.policy),
         ("generator", spec.generator),

@@ -22,6 +22,7 @@ Kind = Literal["policy", "generator", "allocator", "curve model"]
 BUILT_IN: dict[Kind, dict[str, str]] = {
     "policy": {
         "asha": "paceline.policies.asha:Asha",
+        "early_term": "paceline.policies.early_term:EarlyTerm",
         "fifo": "paceline.policies.fifo:Fifo",
     },
     "generator": {
