@@ -22,8 +22,13 @@ Kind = Literal["policy", "generator", "allocator", "curve model"]
 BUILT_IN: dict[Kind, dict[str, str]] = {
     "policy": {
         "asha": "paceline.policies.asha:Asha",
+        "asha_stop": "paceline.policies.asha_stop:AshaStop",
+        "bandit": "paceline.policies.bandit:Bandit",
         "early_term": "paceline.policies.early_term:EarlyTerm",
         "fifo": "paceline.policies.fifo:Fifo",
+        "hyperband": "paceline.policies.hyperband:Hyperband",
+        "median": "paceline.policies.median:Median",
+        "sha": "paceline.policies.sha:Sha",
     },
     "generator": {
         "grid": "paceline.generators.grid:Grid",
