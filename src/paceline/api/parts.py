@@ -27,7 +27,9 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "early_term": "paceline.policies.early_term:EarlyTerm",
         "fifo": "paceline.policies.fifo:Fifo",
         "hyperband": "paceline.policies.hyperband:Hyperband",
+        "hypersched": "paceline.policies.hypersched:HyperSched",
         "median": "paceline.policies.median:Median",
+        "pop": "paceline.policies.pop:Pop",
         "sha": "paceline.policies.sha:Sha",
     },
     "generator": {

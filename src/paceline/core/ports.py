@@ -114,6 +114,11 @@ class StudyView(Protocol):
     @property
     def now(self) -> float: ...
     @property
+    def deadline_s(self) -> float | None:
+        """When the study ends at the latest, on the clock of `now`."""
+        ...
+
+    @property
     def trials(self) -> Sequence[TrialView]:
         """All trials, by id."""
         ...

@@ -41,11 +41,12 @@ class Foresight:
     """Forecasts and what became of them."""
 
     def __init__(self) -> None:
-        # Losses that were met and had been forecast.
-        self.met = 0
-        self._inside = {_NARROW: 0, _WIDE: 0}
+        # Forecasts that were met. Each counts one, however many epochs it is about: what it says of
+        # them goes wrong together.
+        self.met = 0.0
+        self._inside = {_NARROW: 0.0, _WIDE: 0.0}
         # How many lay below the first level, between the first and the second, and so on.
-        self._bins = [0] * (len(LEVELS) + 1)
+        self._bins = [0.0] * (len(LEVELS) + 1)
         self._open: dict[TrialId, dict[int, list[_Bet]]] = {}
         # For each chance that can be judged: its squared error, and that of the base rate.
         self._errors: deque[tuple[float, float]] = deque(maxlen=_RECENT)
@@ -63,16 +64,20 @@ class Foresight:
         bets = self._open.get(trial)
         for bet in bets.pop(epoch, ()) if bets else ():
             row = bet.forecast.row(epoch)
-            self.met += 1
+            weight = 1.0 / len(bet.forecast.epochs)
+            self.met += weight
             # On a tie a loss lies between the places it could have.
-            self._bins[(bisect_left(row, loss) + bisect_right(row, loss)) // 2] += 1
+            self._bins[(bisect_left(row, loss) + bisect_right(row, loss)) // 2] += weight
             for band in self._inside:
-                self._inside[band] += row[band[0]] <= loss <= row[band[1]]
-            happened = float(loss <= bet.best)
-            base = (self._happened + 1.0) / (self._judged + 2.0)
-            self._errors.append(((bet.chance - happened) ** 2, (base - happened) ** 2))
-            self._judged += 1
-            self._happened += happened > 0.0
+                self._inside[band] += weight * (row[band[0]] <= loss <= row[band[1]])
+            if epoch == bet.forecast.epochs[0]:
+                self._judge(bet.chance, loss <= bet.best)
+
+    def _judge(self, chance: float, happened: bool) -> None:
+        base = (self._happened + 1.0) / (self._judged + 2.0)
+        self._errors.append(((chance - happened) ** 2, (base - happened) ** 2))
+        self._judged += 1
+        self._happened += happened
 
     def forget(self, trial: TrialId) -> None:
         """The trial has ended: its later epochs never come."""

@@ -51,16 +51,18 @@ class Boards:
         self._boards: dict[int, Quantile] = {}
         self._origins: dict[int, set[int]] = {}
 
+    def at(self, epoch: int) -> tuple[float, int]:
+        """Return the quantile at an epoch, and of how many it is."""
+        board = self._boards.get(epoch)
+        return (inf, 0) if board is None else (board.value, board.count)
+
     def record(self, epoch: int, number: float, origin: int | None) -> tuple[float, int]:
         """Add a number at an epoch; return the quantile and the count as they were before it."""
-        board = self._boards.get(epoch)
-        if board is None:
-            board = self._boards[epoch] = Quantile(self._share)
-        before = (board.value, board.count)
+        before = self.at(epoch)
         if origin is not None:
             origins = self._origins.setdefault(epoch, set())
             if origin in origins:
                 return before
             origins.add(origin)
-        board.add(number)
+        self._boards.setdefault(epoch, Quantile(self._share)).add(number)
         return before
