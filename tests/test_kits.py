@@ -35,10 +35,16 @@ CONFIGS = [{"lr": 0.1 / (1 + number), "width": number} for number in range(30)]
 
 # Registered parts: what they are made with where they need something, and the kit they keep where
 # it is a narrower one than every part of their kind keeps.
-ARGUMENTS: dict[tuple[Kind, str], dict[str, Any]] = {("generator", "queued"): {"configs": CONFIGS}}
+ARGUMENTS: dict[tuple[Kind, str], dict[str, Any]] = {
+    ("generator", "queued"): {"configs": CONFIGS},
+    ("policy", "any_of"): {"policies": ["asha", "plateau:patience=3"]},
+    ("policy", "kill_below"): {"value": 0.5, "after": 4},
+}
 NARROWER: dict[tuple[Kind, str], type] = {
     ("generator", "random"): generators.SeededGeneratorContract,
     ("generator", "sobol"): generators.SeededGeneratorContract,
+    # It stops even a lone trial, and its threshold is no mirror image of itself.
+    ("policy", "kill_below"): policies.PolicyLaws,
 }
 KITS: dict[Kind, type] = {
     "policy": policies.PolicyContract,
