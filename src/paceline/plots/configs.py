@@ -71,12 +71,14 @@ def parallel_configs(chronicle: Chronicle) -> go.Figure:
         _config_traces(shown, axes),
         title=title,
         subtitle="; ".join(words),
-        height=440,
+        height=420,
+        margin={"l": 16, "r": 16, "t": 76, "b": 34},
         xaxis={
             "tickvals": list(range(len(axes))),
             "ticktext": names,
             "range": [-0.35, len(axes) - 0.65],
             "showgrid": False,
+            "showline": False,
             "zeroline": False,
             "automargin": True,
             "fixedrange": True,
@@ -170,10 +172,13 @@ def epochs_per_trial(chronicle: Chronicle) -> go.Figure:
         return empty(title, "No trial has been opened yet.")
     counts = [float(trial.epochs) for trial in chronicle.trials]
     size = max(1, math.ceil((max(counts) + 1) / _BINS))
+    # The last bin ends with the furthest epoch.
+    end = max(counts) + 0.5
+    start = end - size * math.ceil((max(counts) + 1) / size)
     return _histogram(
         chronicle,
         counts,
-        {"start": -0.5, "end": max(counts) + size, "size": size},
+        {"start": start, "end": end, "size": size},
         title=title,
         axis="epochs trained",
         subtitle=f"the middle trial saw {many(int(_middle(counts)), 'epoch')}",
@@ -230,7 +235,7 @@ def _histogram(
         height=300,
         barmode="stack",
         bargap=0.06,
-        xaxis=dict(AXIS, title={"text": axis}, showgrid=False),
+        xaxis=dict(AXIS, title={"text": axis}, range=[bins["start"], bins["end"]], showgrid=False),
         yaxis=dict(AXIS, title={"text": "trials"}),
         hovermode="closest",
     )
