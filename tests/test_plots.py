@@ -439,7 +439,7 @@ def degenerate() -> dict[str, list[Step]]:
         "one report at once": log_of(begun, (slots, running), (reported(0.0, 0, 1, 0.5), [])),
         "no number": Played(table([[NAN] * 3] * 4), epochs=3).run().steps,
         "all the same": Played(table([[0.5] * 3] * 4), epochs=3).run().steps,
-        "no settings": Played(table([[0.5, 0.4]], configs=[{}]), epochs=2).run().steps,
+        "no settings": Played(table([[0.5], [0.4]], configs=[{}, {}]), epochs=1).run().steps,
         "huge numbers": Played(huge, epochs=2).run().steps,
         "all failed": Played(table([[1.0] * 5] * 3), cluster=frail, retries=0).run().steps,
     }
@@ -462,9 +462,19 @@ def test_a_study_without_a_number_says_so() -> None:
     assert "No trial has been opened yet." in said["only opened"]
     assert "No trial has reported yet." in said["launched and silent"]
     assert "loss was NaN or infinite in every epoch" in said["no number"]
-    assert "differ only in names" in words_of(
-        configs.parallel_configs(chronicle_of(logs["no settings"]))
-    )
+    drawn = {name: words_of(configs.parallel_configs(chronicle_of(logs[name]))) for name in logs}
+    assert "nothing to compare yet" in drawn["one report"]
+    assert "differ only in names" in drawn["no settings"]
+
+
+def test_of_too_many_configs_an_even_sample_of_the_ranking_is_drawn() -> None:
+    crowd = tuple(trial_past(each, [float(each)]) for each in range(1000))
+    figure = configs.parallel_configs(past_of(trials=crowd))
+    assert f"{configs.MOST_LINES} of 1,000 trials, evenly by rank" in words_of(figure)
+    tenth = next(trace for trace in figure.data if trace.name == "the best tenth")
+    drawn = {each[0] for each in tenth.customdata if each is not None}
+    assert min(drawn) == 0
+    assert 90 < max(drawn) <= 100
 
 
 @given(studies(), st.randoms(use_true_random=False))

@@ -200,14 +200,19 @@ def _lines(trials: list[TrialPast], shade: Shade, count: int) -> list[Any]:
         who.append(None)
     best = shade.key == "best"
     label = f"{shade.label}: trial {trials[0].trial}" if best else f"{shade.label} ({count:,})"
+    thin = 1.2 if len(trials) < 80 else 0.9
     lines = go.Scatter(
         x=xs,
         y=ys,
         mode="lines",
         name=label,
         legendgroup=shade.key,
-        line={"color": shade.colour, "width": 3 if best else 1.2, "dash": shade.dash},
-        opacity=1.0 if best else max(0.35, 0.9 - 0.005 * len(trials)),
+        line={
+            "color": shade.colour,
+            "width": 3 if best else thin,
+            "dash": shade.dash,
+        },
+        opacity=1.0 if best else max(0.55, 0.9 - 0.004 * len(trials)),
         connectgaps=False,
         customdata=who,
         hovertemplate=(
