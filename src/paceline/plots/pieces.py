@@ -228,7 +228,8 @@ def decisions(chronicle: Chronicle) -> str:
         return ""
     heads = '<th class="number">entry</th><th>time</th><th>decision</th><th>why</th>'
     return (
-        '<section class="card long"><h2>Last decisions</h2><p class="note">Newest first.</p>'
+        '<section class="card long"><h2>Last decisions</h2><p class="note">'
+        f"The last {len(chronicle.decided)} with their why, newest first.</p>"
         '<div class="wide tall" tabindex="0"><table class="decisions">'
         f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>"
     )
