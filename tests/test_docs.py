@@ -99,6 +99,7 @@ def test_every_other_part_is_in_the_list_of_parts(kind: str) -> None:
     [
         "paceline.allocation.speedup",
         "paceline.api.parts",
+        "paceline.cli.report",
         "paceline.machine.story",
         "paceline.plan.settings",
     ],

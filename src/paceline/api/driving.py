@@ -84,7 +84,8 @@ class Driver:
     @property
     def result(self) -> Result:
         """What was found so far."""
-        return Result(self.machine.state, list(self._store.read(self.spec.name)), self.files)
+        log = list(self._store.read(self.spec.name))
+        return Result(self.machine.state, log, self.files, self._options.get("store"))
 
     def begin(self) -> None:
         """Open the study, or take it up again where its log ends."""
