@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from paceline.api.options import deadline_s
+from paceline.api.options import deadline_s, generator_of
 from paceline.api.parts import build
 from paceline.api.results import Result
 from paceline.api.simulation import brains_of
@@ -58,7 +58,7 @@ class Driver:
             self.spec = spec if not self._log else _spec_of(self._log)
             self.files = self._folder(url)
             self._shelf = Shelf(self.files)
-            brains = brains_of(self.spec)
+            brains = brains_of(self.spec, generator_of(self.spec, options))
             self.machine = Machine(brains)
             if self._log and self._ended():
                 return

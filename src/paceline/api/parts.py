@@ -39,10 +39,15 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "sha": "paceline.policies.sha:Sha",
     },
     "generator": {
+        "cmaes": "paceline.generators.optuna:Cmaes",
+        "gp": "paceline.generators.optuna:Gp",
         "grid": "paceline.generators.grid:Grid",
+        "optuna": "paceline.generators.optuna:Optuna",
+        "qmc": "paceline.generators.optuna:Qmc",
         "queued": "paceline.generators.queued:Queued",
         "random": "paceline.generators.random:Random",
         "sobol": "paceline.generators.sobol:Sobol",
+        "tpe": "paceline.generators.optuna:Tpe",
     },
     "allocator": {
         "fixed": "paceline.allocation.fixed:Fixed",

@@ -173,11 +173,11 @@ def simulation_of(log: Sequence[Step]) -> Simulation:
         ) from None
 
 
-def brains_of(spec: StudySpec) -> Brains:
-    """Return the brains a spec names."""
+def brains_of(spec: StudySpec, generator: Part | None = None) -> Brains:
+    """Return the brains a spec names; the generator may be given with more than a log can hold."""
     return Brains(
         policy=build("policy", spec.policy),
-        generator=build("generator", spec.generator),
+        generator=build("generator", generator or spec.generator),
         allocator=build("allocator", spec.allocator),
     )
 
