@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ def fresh(width: int, seed: int) -> Weights:
     rng = np.random.default_rng(seed)
     sizes = (data().training.pixels.shape[1], width, width, CLASSES)
     weights: Weights = []
-    for above, below in zip(sizes[:-1], sizes[1:], strict=True):
+    for above, below in pairwise(sizes):
         weights.append(rng.normal(0.0, (2 / above) ** 0.5, (above, below)).astype(np.float32))
         weights.append(np.zeros(below, np.float32))
     return weights

@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 COMMANDS: dict[str, Place] = {
-    "demo": Place("demo", "demo", "Show what a policy is worth, on a recorded trace."),
+    "demo": Place("demo", "demo", "Tune a small network on this machine, in a minute."),
     "simulate": Place("simulate", "simulate", "Simulate one study on virtual slots."),
     "compare": Place("compare", "compare", "Compare policies: how soon, with how many slots."),
     "resume": Place("simulate", "resume", "Go on with an unfinished study."),
