@@ -5,6 +5,7 @@ the signal nobody can catch, and runs the same study to its end. Each epoch that
 line in a file, so that one can count. Run it with `python examples/06_resume_after_crash.py`.
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -62,3 +63,4 @@ else:
     print(f"ended: {result.why}")
     print(f"{len(result.trials)} trials, {len(lines)} epochs, of which {again} were trained twice")
     print(f"loss {result.best.value:.2g} with {result.best.config}")
+    shutil.rmtree(FOLDER)

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from cli_kit import SCRIPT, Here, Ran, environment, outside
+import paceline as pl
+from cli_kit import SCRIPT, Here, Ran, environment, log_of, outside
 from data_sets import fashion_mnist
-from paceline.cli.demo_training import CLASSES, Pictures, data, fresh, gradient, layers
+from paceline.api.studies import folded
+from paceline.cli.demo_training import CLASSES, Pictures, data, fresh, gradient, layers, train
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,10 +58,14 @@ def test_the_demo_ends_with_the_best_and_why_it_ended(shown: tuple[Path, Ran]) -
 
 def test_the_best_network_is_worth_as_much_when_it_is_loaded_back(shown: tuple[Path, Ran]) -> None:
     folder, ran = shown
-    best = json.loads(outside(folder, "best", "demo", "--store", STORE, "--json").out)
-    found = re.search(r"loaded back from its checkpoint: accuracy (\S+) on", flat(ran.out))
+    found = re.search(r"epoch (\d+) of trial (\d+): accuracy (\S+) on", flat(ran.out))
     assert found is not None
-    assert float(found.group(1)) == pytest.approx(best["value"], abs=1e-4)
+    epoch, number = int(found.group(1)), int(found.group(2))
+    state = folded(log_of(f"sqlite:///{folder}/{STORE}", "demo"))
+    assert state.best is not None
+    assert number == state.best.id
+    reported = state.trials[number].metric("accuracy")[epoch - 1]
+    assert float(found.group(3)) == pytest.approx(reported, abs=1e-4)
 
 
 def test_the_demo_leaves_one_folder_with_its_report(shown: tuple[Path, Ran]) -> None:
@@ -165,6 +171,22 @@ def places(weights: list[Any], slopes: list[Any]) -> Iterator[tuple[Any, Any, An
     """Yield the place of each layer whose slope is the steepest."""
     for weight, slope in zip(weights, slopes, strict=True):
         yield weight, slope, np.unravel_index(int(np.abs(slope).argmax()), slope.shape)
+
+
+def test_a_training_that_was_paused_ends_like_one_that_was_not() -> None:
+    config = {
+        "lr": pl.piecewise([(0, 0.03), (1, 0.01)]),
+        "width": 64,
+        "momentum": 0.9,
+        "dropout": 0.2,
+    }
+    with pl.Study(train, metric="accuracy", mode="max", epochs=2, slots="cpu:1") as study:
+        study.group([(config, 1)])
+        (paused,) = study.group([(config, 2)])
+    with pl.Study(train, metric="accuracy", mode="max", epochs=2, slots="cpu:1") as study:
+        (straight,) = study.group([(config, 2)])
+    assert paused.values == straight.values
+    assert straight.values[0] != straight.values[1]
 
 
 # Its data
