@@ -107,7 +107,7 @@ def test_an_interrupted_demo_goes_on_and_an_ended_one_is_followed_by_another(
         text=True,
     ) as process:
         assert process.stdout is not None
-        next(line for line in process.stdout if "starts with" in line)
+        next(line for line in process.stdout if "trial 0" in line)
         process.send_signal(signal.SIGINT)
         process.communicate()
     assert process.returncode == 130
