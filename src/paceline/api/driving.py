@@ -5,6 +5,7 @@ Knows how to begin a study and how to take one up again, and that what it starte
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from paceline.api.interrupts import Interrupts
 from paceline.api.options import deadline_s, generator_of
 from paceline.api.parts import build
 from paceline.api.results import Result
 from paceline.api.simulation import brains_of
 from paceline.core.decisions import EndCause
-from paceline.core.errors import SpecError, StudyFailed
+from paceline.core.errors import SpecError, StudyFailed, StudyInterrupted, StudyTerminated
 from paceline.core.events import FORMAT, Opened, Resumed, Submitted
 from paceline.engines.advice import Advice
 from paceline.engines.local.devices import find_devices
@@ -36,19 +38,32 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Step
     from paceline.core.events import AnyEvent, Command
     from paceline.core.ports import Store
-    from paceline.core.values import Config, StudySpec
+    from paceline.core.values import Config, StudySpec, Value
     from paceline.machine.state import StudyState
 
-    # Shown the state and the newest steps after each round of the loop.
+    # Shown the state and the newest steps after each round of the loop, also where there are none.
     Watch = Callable[[StudyState, Sequence[Step]], None]
+
+# How long workers may take to unwind where somebody interrupts: who waits can interrupt again.
+_GRACE_S = 5.0
 
 
 class Driver:
-    """Runs one study. A context: what it starts ends with it."""
+    """Runs one study. A context: what it starts ends with it.
 
-    def __init__(self, train: Callable[[Any], Any], spec: StudySpec, options: Options) -> None:
+    `told` goes into the log beside the spec, for whoever takes the study up again.
+    """
+
+    def __init__(
+        self,
+        train: Callable[[Any], Any],
+        spec: StudySpec,
+        options: Options,
+        told: dict[str, Value] | None = None,
+    ) -> None:
         self._train = train
         self._options = options
+        self._told = told or {}
         url = options.get("store")
         self._store: Store = MemoryStore() if url is None else open_store(url, create=True)
         self._engine: LocalEngine | None = None
@@ -87,7 +102,7 @@ class Driver:
         log = list(self._store.read(self.spec.name))
         return Result(self.machine.state, log, self.files, self._options.get("store"))
 
-    def begin(self) -> None:
+    def begin(self, watch: Watch | None = None) -> None:
         """Open the study, or take it up again where its log ends."""
         assert self._engine is not None
         event: AnyEvent
@@ -98,21 +113,29 @@ class Driver:
             self._shelf.sweep(self.machine.state.files.files)
         else:
             deadline = self._options.get("deadline")
-            told = {"deadline": deadline.isoformat()} if isinstance(deadline, datetime) else {}
-            event = Opened(at=0.0, spec=self.spec, format=FORMAT, engine={"local": True, **told})
+            engine = {"local": True, **self._told}
+            if isinstance(deadline, datetime):
+                engine["deadline"] = deadline.isoformat()
+            event = Opened(at=0.0, spec=self.spec, format=FORMAT, engine=engine)
         step = self.machine.handle(event)
         self._store.append(self.spec.name, [step])
         self._engine.apply(step)
+        if watch is not None:
+            watch(self.machine.state, [step])
 
     def drive(self, watch: Watch | None = None) -> Result:
         """Run the study to its end and return what was found."""
         if self.machine.state.end is None:
-            self.begin()
+            self.begin(watch)
             self._run(watch)
             assert self._engine is not None
             self._engine.close()
         end = self.machine.state.end
-        assert end is not None
+        if end is None:
+            raise StudyFailed(
+                f"the process that makes workers is gone, and study {self.spec.name!r} with it: "
+                "look into the system's log for what ended it."
+            )
         if end.cause is EndCause.FAILED:
             raise StudyFailed(end.why)
         return self.result
@@ -141,9 +164,30 @@ class Driver:
                 watch(state, steps)
 
         def inbox(after: int) -> Sequence[tuple[int, Command]]:
+            if watch is not None:
+                watch(state, ())  # time passes also where nothing happens
             return self._store.inbox(name, after)
 
-        run(self.machine, self._engine, remember, inbox, until)
+        with Interrupts() as interrupts:
+
+            def enough() -> bool:
+                return interrupts.asked is not None or (until is not None and until())
+
+            run(self.machine, self._engine, remember, inbox, enough)
+            if interrupts.asked is not None and state.end is None:
+                self._engine.close(_GRACE_S)
+                self._gone(interrupts.asked)
+
+    def _gone(self, asked: signal.Signals) -> None:
+        """Say that the driver was asked to go, and how the study goes on."""
+        name, url = self.spec.name, self._options.get("store")
+        if url is None:
+            on = "it was kept in memory alone; with name=… and store=… it could go on"
+        else:
+            on = f"its log in {url} is safe, and the same study run again goes on from there"
+        if asked is signal.SIGTERM:
+            raise StudyTerminated(f"study {name!r} was terminated: {on}.")
+        raise StudyInterrupted(f"study {name!r} was interrupted: {on}.")
 
     def _logged(self, spec: StudySpec) -> list[Step]:
         if spec.name not in self._store.studies():

@@ -60,6 +60,8 @@ class Options(TypedDict, total=False):
     # What all checkpoints together may take, and where they lie.
     checkpoint_bytes: int
     files: str | Path
+    # Show how it goes. By default where standard output is a terminal.
+    progress: bool
 
 
 DEFAULT_POLICY = "asha"

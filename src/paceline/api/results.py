@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from paceline.api.summary import Summary, summary_of
 from paceline.core.errors import SpecError
 from paceline.core.values import NO_LOSS, Config
 from paceline.machine.story import study_story, trial_story
@@ -120,6 +121,12 @@ class Result:
     def log(self) -> Sequence[Step]:
         """Everything that happened and was decided."""
         return self._log
+
+    def summary(self) -> Summary:
+        """Return the study in figures: what was found, what it cost, what was saved."""
+        best = self.best
+        saved = None if best is None else best.checkpoint
+        return summary_of(self._state, None if saved is None else (str(saved.path), saved.epoch))
 
     def story(self, trial: int | None = None) -> str:
         """Tell what happened to the study, or to one trial, in sentences."""

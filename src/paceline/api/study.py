@@ -5,6 +5,8 @@ Knows what users see: `tune` and `Study`. How a study is driven is the driver's.
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from paceline.api.driving import Driver
@@ -13,10 +15,11 @@ from paceline.core.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from paceline.api.driving import Watch
     from paceline.api.results import Result, TrialResult
-    from paceline.core.values import Config
+    from paceline.core.values import Config, Value
 
 
 def tune(train: Callable[[Any], Any], **options: Unpack[Options]) -> Result:
@@ -38,13 +41,29 @@ class Study:
         self._train = train
         self._options = options
         self._driver: Driver | None = None
+        # Goes into the log, for whoever takes the study up again.
+        self.told: dict[str, Value] = {}
+
+    @property
+    def options(self) -> Options:
+        """What the study was given."""
+        return self._options.copy()
+
+    def but(self, **options: Unpack[Options]) -> Study:
+        """Return the same study with some options given anew."""
+        changed = self.options
+        changed.update(options)
+        return Study(self._train, **changed)
 
     def run(self, watch: Watch | None = None) -> Result:
         """Run to the end, or go on where the log in the store ends; return what was found."""
         if self.spec.standing:
             raise SpecError("this study has no space, so it has nothing to run: give space={…}.")
-        with Driver(self._train, self.spec, self._options) as driver:
-            return driver.drive(watch)
+        with (
+            Driver(self._train, self.spec, self._options, self.told) as driver,
+            self._shown(watch) as shown,
+        ):
+            return driver.drive(shown)
 
     def group(
         self, trials: Iterable[tuple[Config, int]], watch: Watch | None = None
@@ -58,7 +77,8 @@ class Study:
         if self._driver is None:
             self._driver = Driver(self._train, self.spec, self._options)
             self._driver.begin()
-        numbers = self._driver.submit(trials, watch)
+        with self._shown(watch) as shown:
+            numbers = self._driver.submit(trials, shown)
         return self._driver.result.some(numbers)
 
     def close(self) -> None:
@@ -66,6 +86,16 @@ class Study:
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.close()
+
+    def _shown(self, watch: Watch | None) -> AbstractContextManager[Watch | None]:
+        """Return who watches: whoever was given, else the view where progress is wanted."""
+        progress = self._options.get("progress")
+        if watch is None and (progress or (progress is None and sys.stdout.isatty())):
+            # Imported here, because it draws, and most of what uses the API does not.
+            from paceline.view.showing import progress_on
+
+            return progress_on(sys.stdout)
+        return nullcontext(watch)
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,7 @@
 
 Knows each command's name, where it lives and its one line of help, so that `paceline --help`
 imports none of them. Knows exit codes: 0 done, 1 the study failed, 2 the user's mistake, 130 a
-keyboard interrupt. Does not know what any command does.
+keyboard interrupt, 143 a SIGTERM. Does not know what any command does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from paceline.core.errors import PacelineError, unknown
+from paceline.core.errors import (
+    PacelineError,
+    StudyFailed,
+    StudyInterrupted,
+    StudyTerminated,
+    unknown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +35,7 @@ class Place(NamedTuple):
 
 
 COMMANDS: dict[str, Place] = {
-    "demo": Place("demo", "demo", "Show what a policy is worth, on a recorded trace."),
+    "demo": Place("demo", "demo", "Tune a small network on this machine, in a minute."),
     "simulate": Place("simulate", "simulate", "Simulate one study on virtual slots."),
     "compare": Place("compare", "compare", "Compare policies: how soon, with how many slots."),
     "resume": Place("simulate", "resume", "Go on with an unfinished study."),
@@ -46,6 +52,9 @@ COMMANDS: dict[str, Place] = {
 
 class Interrupted(Exception):
     """A keyboard interrupt, in a form that click does not turn into an empty line."""
+
+    def __init__(self, error: KeyboardInterrupt) -> None:
+        super().__init__(str(error) if isinstance(error, StudyInterrupted) else "interrupted")
 
 
 class Commands(click.Group):
@@ -78,8 +87,8 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise Interrupted from None
+        except KeyboardInterrupt as error:
+            raise Interrupted(error) from None
 
 
 @click.group(
@@ -105,9 +114,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = commands.main(arguments, prog_name="paceline", standalone_mode=False)
     except click.ClickException as error:
         return _complain(_usage(error), error.exit_code)
+    except StudyFailed as error:
+        return _complain(str(error), 1)
     except PacelineError as error:
         return _complain(str(error), 2)
-    except (Interrupted, click.Abort):
+    except Interrupted as error:
+        return _complain(str(error), 130)
+    except StudyTerminated as error:
+        return _complain(str(error), 143)
+    except click.Abort:
         return _complain("interrupted", 130)
     return code if isinstance(code, int) else 0
 

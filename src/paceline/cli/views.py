@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from paceline.api.comparison import CompareRow
     from paceline.api.simulation import SimResult
     from paceline.api.studies import StudyPage
+    from paceline.api.summary import Summary
     from paceline.core.decisions import Entry
     from paceline.core.values import Config
     from paceline.machine.glance import Best, StudyRow
@@ -63,6 +64,31 @@ def simulated(result: SimResult) -> RenderableType:
         "ended": f"{result.end}: {result.end_why}",
     }
     return _panel(f"{result.study}: {result.policy}", rows)
+
+
+def summed_up(told: Summary) -> RenderableType:
+    """Return what came of a study on this machine."""
+    saved = (
+        "none was saved"
+        if told.checkpoint is None
+        else f"{told.checkpoint} (epoch {told.checkpoint_epoch})"
+    )
+    fates = told.trials, told.trials_finished, told.trials_stopped, told.trials_failed
+    rows = {
+        "best": _best_line(told.metric, told.best_value, told.best_epoch, told.best_trial)
+        + _target_words(told),
+        "config": _config(told.best_config),
+        "checkpoint": saved,
+        "ended": f"{told.end}: {told.end_why}",
+        "time": span(told.clock_s)
+        + ("" if told.deadline_s is None else f" of {span(told.deadline_s)}"),
+        "slots": f"{told.slots}, {told.busy_fraction:.0%} busy, "
+        f"{span(told.slot_seconds)} of slot time",
+        "trials": _fates(*fates),
+        "epochs": f"{told.epochs_trained} trained{_savings(told)}",
+        "report": told.report or "none",
+    }
+    return _panel(f"{told.study}: {told.policy}", rows)
 
 
 def side_by_side(results: Sequence[SimResult]) -> RenderableType:
@@ -257,7 +283,20 @@ def _limits(study: StudyRow) -> str:
     return target + deadline
 
 
-def _target_words(result: SimResult) -> str:
+def _savings(told: Summary) -> str:
+    """Say what nobody had to train, as far as there is any."""
+    saved = [
+        f"{count} {how}"
+        for count, how in (
+            (told.epochs_spared, "spared by stopping early"),
+            (told.epochs_shared, "shared between trials"),
+        )
+        if count
+    ]
+    return "".join(f", {each}" for each in saved)
+
+
+def _target_words(result: SimResult | Summary) -> str:
     if result.target is None:
         return ""
     if result.time_to_target_s is None:

@@ -4,14 +4,16 @@
     ├── SpecError         the user's mistake: a study, option or argument that cannot be meant
     ├── TraceError        a trace file that cannot be read, with its line and field
     ├── StoreError        a store that cannot be opened, found, locked or understood
-    │   └── StudyNotFound     no study of that name in this store
+    │   ├── StudyNotFound     no study of that name in this store
+    │   └── StudyRunning      a living driver holds the study
     ├── LogError          a log that does not decode, or whose entries do not follow each other
     ├── CheckpointError   something that cannot be kept, or a checkpoint that cannot be read
     ├── TrialError        a training function that breaks the contract of the trial handle
     ├── StudyFailed       a study whose trials all failed before they reported anything
     └── BrokenInvariant   our bug: the state contradicts itself
 
-A trial that fails is not in this tree: it is an event, never an exception.
+A trial that fails is not in this tree: it is an event, never an exception. Neither is a driver that
+was asked to go: StudyInterrupted is a KeyboardInterrupt, StudyTerminated a SystemExit.
 """
 
 from __future__ import annotations
@@ -46,6 +48,14 @@ class StudyNotFound(StoreError):
     """The store holds no study of that name."""
 
 
+class StudyRunning(StoreError):
+    """A living driver holds the study; `holder` says who, such as `process 4711`."""
+
+    def __init__(self, message: str, holder: str) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
 class LogError(PacelineError):
     """A log does not decode, or its entries do not follow from each other."""
 
@@ -60,6 +70,21 @@ class TrialError(PacelineError):
 
 class StudyFailed(PacelineError):
     """The first trials all failed before any report, or none could be had: see the message."""
+
+
+class StudyInterrupted(KeyboardInterrupt):
+    """The keyboard interrupted a study: its driver has gone in order, and the log is safe."""
+
+
+class StudyTerminated(SystemExit):
+    """The system asked the driver to go (SIGTERM), and it has: the process exits with 143."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(143)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class BrokenInvariant(PacelineError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
-from paceline.core.errors import StoreError
+from paceline.core.errors import StoreError, StudyRunning
 from paceline.store.claims import Claim, Held
 
 if TYPE_CHECKING:
@@ -106,9 +106,10 @@ class SqliteFile:
         try:
             return self._lock(path)
         except Held as held:
-            raise StoreError(
+            raise StudyRunning(
                 f"study {study!r} in {self.name} is being written by {held.holder}: "
-                "wait until that ends or stop it, or choose another name for a new study."
+                "wait until that ends or stop it, or choose another name for a new study.",
+                held.holder,
             ) from None
 
     def complaint(self, error: BaseException) -> str:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from paceline.engines.local.nest import Nest
     from paceline.engines.local.shelf import Shelf
 
-
 # Saving may take a twentieth of the time, no more: that bounds what a crash costs.
 _SAVE_SHARE = 20.0
 
@@ -156,27 +155,29 @@ class LocalEngine:
             if act is not None:
                 act(self, decision)
 
-    def close(self) -> None:
-        """End everything that still runs: softly first, and soon hard."""
+    def close(self, grace_s: float | None = None) -> None:
+        """End everything that still runs: softly first, and after the grace hard."""
         if self._closed:
             return
         self._closed = True
+        until = time.monotonic() + (self._patience.last_grace_s if grace_s is None else grace_s)
         for life in self._lives.values():
             self._nest.kill(life.worker, signal.SIGTERM)
-        until = time.monotonic() + self._patience.last_grace_s
-        while self._lives and not self._nest.wire.closed and time.monotonic() < until:
-            for key, _ in self._selector.select(max(0.0, until - time.monotonic())):
-                self._listen(key.data)
-        for life in self._lives.values():
-            self._nest.kill(life.worker, signal.SIGKILL)
-            life.channel.close()
-        for _, channel in self._spares:
-            channel.close()
-        self._nest.close(self._patience.last_grace_s)
-        self._selector.close()
-        self._beside.close()
-        self._lives.clear()
-        self._told.clear()
+        try:
+            while self._lives and not self._nest.wire.closed and time.monotonic() < until:
+                for key, _ in self._selector.select(max(0.0, until - time.monotonic())):
+                    self._listen(key.data)
+        finally:  # an interrupt ends our patience
+            for life in self._lives.values():
+                self._nest.kill(life.worker, signal.SIGKILL)
+                life.channel.close()
+            for _, channel in self._spares:
+                channel.close()
+            self._nest.close(self._patience.last_grace_s)
+            self._selector.close()
+            self._beside.close()
+            self._lives.clear()
+            self._told.clear()
 
     # Facts
 

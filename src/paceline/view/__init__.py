@@ -1,0 +1,1 @@
+"""A study as it goes: a live picture on a terminal, lines elsewhere."""
