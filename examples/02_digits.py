@@ -42,7 +42,6 @@ result = pl.tune(
     mode="max",
     epochs=27,
     policy="asha",
-    generator="random",
     trials=40,
     deadline="30s",
 )

@@ -79,7 +79,6 @@ result = pl.tune(
     mode="max",
     epochs=EPOCHS,
     policy="asha",
-    generator="random",
     trials=4 if given.quick else 60,
     deadline="2m" if given.quick else "30m",
 )

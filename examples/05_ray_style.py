@@ -50,7 +50,6 @@ result = pl.tune(
     metric="accuracy",
     mode="max",
     epochs=EPOCHS,
-    generator="random",
     trials=12,
     deadline="30s",
 )

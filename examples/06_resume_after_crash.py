@@ -35,7 +35,6 @@ study = pl.Study(
     metric="loss",
     mode="min",
     epochs=9,
-    generator="random",
     trials=12,
     slots="cpu:2",
     # A study that is kept in a store, under a name, is found again by both.

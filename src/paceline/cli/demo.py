@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FOLDER = Path("paceline-demo")
 STORE = FOLDER / "paceline.db"
 DEADLINE = "45s"
-GENERATOR = "random"
+GENERATOR = "tpe"
 # More cores would train everything to its end, and show nothing of what stopping is worth.
 CORES = 4
 TRIALS_PER_CORE = 32
