@@ -194,3 +194,14 @@ def test_what_is_not_a_number_ranks_last_and_never_is_the_best() -> None:
         [inf, inf, 3.0],
         [inf, 4.0, inf],
     ]
+
+
+def test_trials_that_share_a_recording_end_where_it_ends() -> None:
+    configs: list[Config] = [
+        {"lr": {"piecewise": [[0, 0.5], [3, after]]}} for after in (0.1, 0.2, 0.3)
+    ]
+    trace = table([[0.5], [0.5], [0.5]], configs=configs, epochs=9)
+    played = Played(trace, share=True).run()
+    assert [trial.status for trial in played.state.trials] == [Status.FINISHED] * 3
+    assert [trial.epoch for trial in played.state.trials] == [1, 1, 1]
+    assert played.state.epochs_trained == 1

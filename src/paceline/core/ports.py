@@ -334,6 +334,8 @@ class Crash(Struct, frozen=True):
 
     seconds: float
     note: str
+    # It did not fail: the training function returned without another epoch.
+    over: bool = False
 
 
 class Workload(Protocol):

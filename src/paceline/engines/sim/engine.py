@@ -201,7 +201,8 @@ class SimEngine:
                 metrics=outcome.metrics,
                 seconds=outcome.seconds if plain else self.now - life.began,
             )
-        return self._gone(life, e.Cause.FAILED, outcome.note)
+        cause = e.Cause.FINISHED if outcome.over else e.Cause.FAILED
+        return self._gone(life, cause, outcome.note)
 
     def _proceed(self, life: _Life) -> None:
         """Go on after a report or a save, now that its consequences are known."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from paceline.core.errors import SpecError
-from paceline.core.ports import Outcome
+from paceline.core.ports import Crash, Outcome
 from paceline.engines.sim.traces import Run
 from paceline.plan.settings import constant, key, setting_at
 
@@ -44,11 +44,13 @@ class Recorded:
         runs, _ = cast("_At", state)
         return runs[0].setup_s
 
-    def advance(self, state: object, setting: Config) -> Outcome:
+    def advance(self, state: object, setting: Config) -> Outcome | Crash:
         runs, done = cast("_At", state)
         if self._share:
             runs = self._agreeing(runs, done, setting)
         run = runs[0]
+        if len(run.values) == done:
+            return Crash(0.0, "", over=True)
         value = run.values[done]
         return Outcome(
             {self.metric: value if value == value else None},  # NaN is not equal to itself
@@ -59,14 +61,11 @@ class Recorded:
 
     def _agreeing(self, runs: tuple[Run, ...], done: int, setting: Config) -> tuple[Run, ...]:
         wanted = key(setting)
-        found = tuple(
-            run
-            for run in runs
-            if len(run.values) > done and key(_setting(run.config, done)) == wanted
-        )
-        if not found:
+        alike = [run for run in runs if key(_setting(run.config, done)) == wanted]
+        if not alike:
             raise SpecError(f"the trace never recorded epoch {done + 1} under {setting}.")
-        return found
+        # Where all of them end here, so does whoever is like them.
+        return tuple(run for run in alike if len(run.values) > done) or tuple(alike)
 
 
 def _setting(config: Config, epoch: int) -> Config:
