@@ -1,3 +1,8 @@
+"""Which policy finds a good config first, on how many GPUs, before any is rented?
+
+Two simulated studies on a synthetic workload. Run it with `python examples/01_simulate.py`.
+"""
+
 import paceline as pl
 
 for policy in ("fifo", "asha:eta=3"):

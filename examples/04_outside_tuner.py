@@ -1,4 +1,7 @@
-"""A tuner of one's own, successive halving, that uses Paceline only to train."""
+"""A tuner of one's own, successive halving, that uses Paceline only to train.
+
+Run it with `python examples/04_outside_tuner.py`.
+"""
 
 import random
 

@@ -10,7 +10,7 @@ from paceline.testing.studies import Rehearsal, brains_for, spec_for, table
 
 if TYPE_CHECKING:
     from paceline.core.events import Command
-    from paceline.core.ports import Allocator, Generator, Policy, Workload
+    from paceline.core.ports import Allocator, CurveModel, Generator, Policy, Workload
     from paceline.engines.sim.traces import Trace
 
 __all__ = ["Played", "table"]
@@ -30,6 +30,7 @@ class Played(Rehearsal):
         generator: Generator | None = None,
         workload: Workload | None = None,
         commands: dict[int, Command] | None = None,
+        curves: CurveModel | None = None,
         **spec: Any,  # noqa: ANN401
     ) -> None:
         described = spec_for(trace, **spec)
@@ -39,4 +40,5 @@ class Played(Rehearsal):
             workload or Recorded(trace, share=described.share),
             Cluster(slots=slots, **(cluster or {})),
             commands,
+            curves,
         )

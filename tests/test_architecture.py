@@ -21,6 +21,8 @@ BANNED_WORDS = {"job", "experiment", "bracket_manager", "hyperparams", "executor
 # Rooms that may be larger, and why.
 LARGER = {
     "state.py": 440,  # one fold, and every kind of entry in it
+    # Every port and view, in one place.
+    "ports.py": 440,
 }
 
 
@@ -67,7 +69,7 @@ def test_the_public_names_are_those_that_are_listed() -> None:
 
 
 def test_importing_paceline_imports_nothing_heavy() -> None:
-    heavy = ("numpy", "scipy", "sqlalchemy", "rich", "click", "msgspec", "asyncio")
+    heavy = ("numpy", "scipy", "optuna", "sqlalchemy", "rich", "click", "msgspec", "asyncio")
     code = f"import sys, paceline; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -76,7 +78,7 @@ def test_importing_paceline_imports_nothing_heavy() -> None:
 def test_simulating_imports_no_numbers_and_no_database() -> None:
     code = (
         "import sys, paceline; paceline.Simulation(source='toy:epochs=3', trials=2).run();"
-        "print([m for m in ('numpy', 'scipy', 'sqlalchemy', 'rich') if m in sys.modules])"
+        "print([m for m in ('numpy', 'scipy', 'optuna', 'sqlalchemy', 'rich') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -277,8 +277,8 @@ def test_letters_that_the_terminal_has_not_are_no_reason_to_fail(tmp_path: Path)
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
-def test_the_demo_compares_two_policies_and_writes_nothing(paceline: Here) -> None:
-    ran = paceline("demo")
+def test_the_simulated_demo_compares_two_policies_and_writes_nothing(paceline: Here) -> None:
+    ran = paceline("demo", "--simulated")
     assert (ran.code, ran.err) == (0, "")
     assert "times as fast" in ran.out
     assert "was held back" in ran.out
@@ -286,8 +286,8 @@ def test_the_demo_compares_two_policies_and_writes_nothing(paceline: Here) -> No
     assert list(paceline.folder.iterdir()) == []
 
 
-def test_the_demo_comes_with_the_installed_command(tmp_path: Path) -> None:
-    ran = outside(tmp_path, "demo")
+def test_the_simulated_demo_comes_with_the_installed_command(tmp_path: Path) -> None:
+    ran = outside(tmp_path, "demo", "--simulated")
     assert (ran.code, ran.err) == (0, "")
     assert list(tmp_path.iterdir()) == []
 

@@ -17,10 +17,11 @@ import pytest
 
 from paceline.api.comparison import CompareResult, CompareRow
 from paceline.api.simulation import SimResult
-from paceline.api.studies import Best, CheckpointName, StudyList, StudyPage, StudyRow, TrialRow
+from paceline.api.studies import StudyList, StudyPage, TrialRow
 from paceline.api.summary import Summary
 from paceline.cli.environment import VARIABLES
 from paceline.cli.main import COMMANDS, commands
+from paceline.machine.glance import Best, CheckpointName, StudyRow
 
 ROOT = Path(__file__).parents[1]
 CLI = ROOT / "docs" / "cli.md"

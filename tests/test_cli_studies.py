@@ -1,4 +1,4 @@
-"""Commands on studies that are kept: ls, show, best, story, replay, export, resume."""
+"""Commands on studies that are kept: ls, show, best, story, report, replay, export, resume."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from cli_kit import Here, golden, log_of, put, tiny
 from paceline.api.simulation import Simulation
-from paceline.api.studies import Best, StudyList, StudyPage, best_of, export, folded
+from paceline.api.studies import StudyList, StudyPage, export, folded
 from paceline.core.decisions import Go, Step
 from paceline.core.errors import SpecError
 from paceline.core.events import Opened, Reported
 from paceline.core.values import Part
 from paceline.engines.sim.traces import read_trace
+from paceline.machine.glance import Best, best_of
 from paceline.store import open_store
 
 if TYPE_CHECKING:
@@ -100,6 +101,38 @@ def test_best_of_a_study_without_a_number_exits_with_1(paceline: Here) -> None:
 def test_a_story_tells_a_study_or_one_trial(kept: Here) -> None:
     golden("story.txt", kept("story", "second").out)
     golden("story_trial.txt", kept("story", "first", "3").out)
+
+
+# report
+
+
+def test_a_report_is_one_page_named_after_its_study(kept: Here) -> None:
+    ran = kept("report", "first")
+    assert (ran.code, ran.out, ran.err) == (0, "first.html\n", "")
+    page = (kept.folder / "first.html").read_text("utf-8")
+    assert "asha looked for the highest" in page
+    assert "paceline story --store sqlite:///paceline.db first" in page
+    assert f"paceline simulate {kept.folder / 'tiny.jsonl.gz'} --slots 2" in page
+
+
+def test_a_report_goes_where_it_is_told_and_replaces_the_one_before(kept: Here) -> None:
+    (kept.folder / "page.html").write_text("the one before")
+    assert kept("report", "second", "--out", "page.html").out == "page.html\n"
+    assert "fifo looked for the highest" in (kept.folder / "page.html").read_text("utf-8")
+    assert not (kept.folder / "second.html").exists()
+
+
+def test_a_report_of_a_study_that_is_not_there_writes_nothing(kept: Here) -> None:
+    ran = kept("report", "third")
+    assert ran.code == 2
+    assert "third" in ran.err
+    assert not (kept.folder / "third.html").exists()
+
+
+def test_a_report_that_cannot_be_written_is_a_sentence(kept: Here) -> None:
+    ran = kept("report", "first", "--out", "no/such/page.html")
+    assert ran.code == 2
+    assert ran.err == "paceline: no/such/page.html cannot be written: No such file or directory.\n"
 
 
 # replay

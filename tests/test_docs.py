@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import re
 import subprocess
@@ -13,6 +14,7 @@ from typing import get_args
 import pytest
 
 import paceline
+from data_sets import fashion_mnist
 from paceline.api.parts import BUILT_IN
 from paceline.core.decisions import AnyDecision, EndCause
 from paceline.core.events import AnyEvent, Cause
@@ -36,9 +38,38 @@ def read(name: str) -> str:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_every_example_runs(path: Path) -> None:
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+def test_every_example_runs(path: Path, tmp_path: Path) -> None:
+    arguments: list[str] = []
+    if "fashion_mnist" in path.name:
+        pytest.importorskip("torch", reason="the example needs PyTorch")
+        arguments = [str(fashion_mnist()), "--quick"]
+    done = subprocess.run(
+        [sys.executable, str(path), *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_the_torch_example_says_what_it_misses(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the example needs PyTorch")
+    example = ROOT / "examples" / "03_torch_fashion_mnist.py"
+    done = subprocess.run(
+        [sys.executable, str(example), str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Fashion-MNIST is not in {tmp_path}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_says_what_it_shows_and_how_it_is_run(path: Path) -> None:
+    told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert told is not None
+    assert f"`python examples/{path.name}" in " ".join(told.split())
 
 
 def test_the_readmes_example_is_the_first_example() -> None:
@@ -54,7 +85,7 @@ def test_the_readme_names_the_two_commands() -> None:
 
 
 def test_the_readme_points_to_pages_that_exist() -> None:
-    for name in re.findall(r"`((?:docs|benchmarks)/[\w./-]*)`", read("README.md")):
+    for name in re.findall(r"`((?:docs|benchmarks|examples|src)/[\w./-]*)`", read("README.md")):
         assert (ROOT / name).exists(), name
 
 
@@ -99,6 +130,7 @@ def test_every_other_part_is_in_the_list_of_parts(kind: str) -> None:
     [
         "paceline.allocation.speedup",
         "paceline.api.parts",
+        "paceline.cli.report",
         "paceline.machine.story",
         "paceline.plan.settings",
     ],

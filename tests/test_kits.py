@@ -19,6 +19,7 @@ from broken import BROKEN
 from paceline.api.parts import BUILT_IN, Kind, build, parse_part
 from paceline.core.errors import SpecError
 from paceline.core.rng import Stream
+from paceline.core.space import loguniform, uniform
 from paceline.core.values import Part
 from paceline.engines.sim.cluster import Cluster
 from paceline.engines.sim.engine import SimEngine
@@ -29,16 +30,28 @@ from paceline.testing.probe import AskedGenerator, EndingPolicy, ProbeAllocator,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from paceline.core.ports import Generator
     from paceline.machine.machine import Machine
 
 CONFIGS = [{"lr": 0.1 / (1 + number), "width": number} for number in range(30)]
 
 # Registered parts: what they are made with where they need something, and the kit they keep where
 # it is a narrower one than every part of their kind keeps.
-ARGUMENTS: dict[tuple[Kind, str], dict[str, Any]] = {("generator", "queued"): {"configs": CONFIGS}}
+ARGUMENTS: dict[tuple[Kind, str], dict[str, Any]] = {
+    ("generator", "queued"): {"configs": CONFIGS},
+    ("policy", "any_of"): {"policies": ["asha", "plateau:patience=3"]},
+    ("policy", "kill_below"): {"value": 0.5, "after": 4},
+    ("generator", "gp"): {"startup": 4},
+}
 NARROWER: dict[tuple[Kind, str], type] = {
     ("generator", "random"): generators.SeededGeneratorContract,
     ("generator", "sobol"): generators.SeededGeneratorContract,
+    # It stops even a lone trial, and its threshold is no mirror image of itself.
+    ("policy", "kill_below"): policies.PolicyLaws,
+    **{
+        ("generator", name): generators.SamplerContract
+        for name in ("tpe", "cmaes", "qmc", "optuna")
+    },
 }
 KITS: dict[Kind, type] = {
     "policy": policies.PolicyContract,
@@ -55,7 +68,17 @@ class RandomWalks(curves.FamilyCurveContract):
         return list(accumulate([1.0, *(rng.gauss(0.0, 0.05) for _ in range(29))]))
 
 
+class TwoNumbers(generators.SamplerContract):
+    """Small studies in two dimensions: a Gaussian process thinks for seconds."""
+
+    trials = 8
+
+    def generator(self) -> Generator:
+        return self.make({"x": uniform(0.0, 1.0), "y": loguniform(0.1, 10.0)})
+
+
 NARROWER["curve model", "last"] = RandomWalks
+NARROWER["generator", "gp"] = TwoNumbers
 
 
 def takes_a_space(kind: Kind, name: str) -> bool:

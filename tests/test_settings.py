@@ -148,3 +148,8 @@ def test_two_trials_share_exactly_the_epochs_over_which_all_settings_agree(
 def test_keys_are_equal_exactly_where_settings_are() -> None:
     assert key(canonical({"a": 1, "b": 0.3})) == key(canonical({"b": 0.1 + 0.2, "a": 1}))
     assert key({"a": 1}) != key({"a": 1.0}) != key({"a": True})
+
+
+def test_two_equal_domains_of_a_schedule_are_two_dimensions() -> None:
+    domain = {"uniform": [0.0, 1.0]}
+    assert piecewise([(0, domain), (30, domain)]) == {"piecewise": [[0, domain], [30, domain]]}

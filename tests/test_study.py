@@ -97,7 +97,9 @@ def test_the_public_names_are_frozen() -> None:
         "width",
     }
     assert {"run", "group", "close"} <= set(dir(pl.Study))
-    assert {"best", "trials", "dataframe", "story", "end", "why"} <= set(dir(pl.Result))
+    assert {"best", "trials", "dataframe", "plot", "report", "story", "end", "why"} <= set(
+        dir(pl.Result)
+    )
 
 
 def paceline_names() -> list[str]:
@@ -116,6 +118,19 @@ def test_a_study_finds_the_best_config_and_keeps_its_checkpoint() -> None:
     assert "the study ends" in result.story()
     assert "opened with" in result.story(best.id)
     assert repr(result).startswith("<Result 'learns-")
+
+
+def test_a_result_is_drawn_and_reported(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'studies.db'}"
+    result = pl.tune(learns, **options(trials=3, name="drawn", store=store))
+    curves = result.plot("curves")
+    drawn = {each for line in curves.data for each in line.customdata if each is not None}
+    assert drawn == {0, 1, 2}
+    with pytest.raises(pl.SpecError, match="unknown figure 'curve': did you mean 'curves'"):
+        result.plot("curve")
+    page = result.report(tmp_path / "drawn.html").read_text("utf-8")
+    assert "paceline story --store" in page
+    assert "paceline simulate" not in page
 
 
 def test_a_result_is_a_dataframe() -> None:

@@ -11,7 +11,11 @@ from broken import allocators, curves, engines, generators, policies
 from paceline.testing.allocators import AllocatorContract
 from paceline.testing.curves import CurveModelContract
 from paceline.testing.engines import EngineContract
-from paceline.testing.generators import GeneratorContract, SeededGeneratorContract
+from paceline.testing.generators import (
+    GeneratorContract,
+    SamplerContract,
+    SeededGeneratorContract,
+)
 from paceline.testing.policies import PolicyContract
 
 if TYPE_CHECKING:
@@ -21,6 +25,7 @@ BROKEN: list[tuple[type, dict[str, tuple[Callable[..., Any], type[Exception]]]]]
     (PolicyContract, policies.BREAKERS),
     (GeneratorContract, generators.BREAKERS),
     (SeededGeneratorContract, generators.SPACE_BREAKERS),
+    (SamplerContract, generators.SAMPLER_BREAKERS),
     (AllocatorContract, allocators.BREAKERS),
     (CurveModelContract, curves.BREAKERS),
     (curves.BrokenFamily, curves.FAMILY_BREAKERS),

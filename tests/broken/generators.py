@@ -110,6 +110,15 @@ class OneDrawForAll(Bent):
         return super().shares(number, seed)[:1] * len(self.space.dimensions)
 
 
+class LeavesOptionsOpen(Bent):
+    """Takes an option as it stands, with the domains in it."""
+
+    def propose(self, number: int, study: StudyView) -> Config | None:
+        config = super().propose(number, study)
+        tops = [each for each in self.space.dimensions if each.under is None and not each.path[1:]]
+        return config and {**config, **{str(each.path[0]): each.at(0.4) for each in tops}}
+
+
 class IgnoresTheSeed(Bent):
     def shares(self, number: int, seed: int) -> list[float]:
         return super().shares(number, 0)
@@ -118,6 +127,32 @@ class IgnoresTheSeed(Bent):
 class RepeatsItself(Bent):
     def shares(self, number: int, seed: int) -> list[float]:
         return super().shares(number % 7, seed)
+
+
+class AskedCountsCalls(CountsCalls):
+    """Is asked beside the loop, and draws anew whoever asks."""
+
+    pure = False
+
+
+class RemembersCalls(Random):
+    """Goes on from the last question it was asked, which a fresh one was not."""
+
+    pure = False
+    calls = 0
+
+    def propose(self, number: int, study: StudyView) -> Config | None:
+        self.calls += 1
+        return super().propose(self.calls, study)
+
+
+class LooksAtTheClock(Random):
+    """Reads the live study, instead of what it was when the question was put."""
+
+    pure = False
+
+    def propose(self, number: int, study: StudyView) -> Config | None:
+        return super().propose(int(1000 * study.now), study)
 
 
 def over(made: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,9 +179,19 @@ SPACE_BREAKERS: dict[str, tuple[Callable[..., Any], type[Exception]]] = {
         over(FillsTheTopAlone),
         AssertionError,
     ),
+    "test_domains_inside_options_are_filled_where_those_are_chosen": (
+        over(LeavesOptionsOpen),
+        SpecError,
+    ),
     "test_it_works_without_a_free_dimension": (over(NeedsDimensions), AssertionError),
     "test_it_works_with_one_free_dimension": (over(NeedsTwoDimensions), AssertionError),
     "test_one_dimension_does_not_follow_another": (over(OneDrawForAll), AssertionError),
     "test_different_seeds_give_different_configs": (over(IgnoresTheSeed), AssertionError),
     "test_a_seed_gives_many_different_configs": (over(RepeatsItself), AssertionError),
+}
+
+SAMPLER_BREAKERS: dict[str, tuple[Callable[..., Any], type[Exception]]] = {
+    "test_the_same_log_gives_the_same_proposals": (over(AskedCountsCalls), AssertionError),
+    "test_a_study_that_was_cut_gets_the_same_proposals": (over(RemembersCalls), AssertionError),
+    "test_what_comes_in_while_it_thinks_changes_nothing": (over(LooksAtTheClock), AssertionError),
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from paceline.api.interrupts import Interrupts
-from paceline.api.options import deadline_s
+from paceline.api.options import deadline_s, generator_of
 from paceline.api.parts import build
 from paceline.api.results import Result
 from paceline.api.simulation import brains_of
@@ -74,7 +74,7 @@ class Driver:
             self.spec = spec if not self._log else _spec_of(self._log)
             self.files = self._folder(url)
             self._shelf = Shelf(self.files)
-            brains = brains_of(self.spec)
+            brains = brains_of(self.spec, generator_of(self.spec, options))
             self.machine = Machine(brains)
             if self._log and self._ended():
                 return
@@ -100,7 +100,8 @@ class Driver:
     @property
     def result(self) -> Result:
         """What was found so far."""
-        return Result(self.machine.state, list(self._store.read(self.spec.name)), self.files)
+        log = list(self._store.read(self.spec.name))
+        return Result(self.machine.state, log, self.files, self._options.get("store"))
 
     def begin(self, watch: Watch | None = None) -> None:
         """Open the study, or take it up again where its log ends."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from optuna.samplers import BaseSampler
+
 
 class Options(TypedDict, total=False):
     """Everything `tune` and `Study` take besides the training function."""
@@ -31,7 +33,8 @@ class Options(TypedDict, total=False):
     epochs: int
     # Who decides: names, `name:key=value`, or parts.
     policy: str | Part
-    generator: str | Part
+    # As a generator also a sampler of Optuna's, itself.
+    generator: str | Part | BaseSampler
     allocator: str | Part
     curves: str | Part
     # When it ends, whichever comes first. A deadline is a duration of active time, or a datetime.
@@ -99,9 +102,11 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
         retries=options.get("retries", 3),
         standing="space" not in options,
     )
+    if spec.curves.name == "oracle":
+        raise SpecError("the oracle looks the future up: it works in `paceline simulate` alone.")
     for kind, part in (
         ("policy", spec.policy),
-        ("generator", spec.generator),
+        ("generator", generator_of(spec, options)),
         ("allocator", spec.allocator),
         ("curve model", spec.curves),
     ):
@@ -121,14 +126,38 @@ def deadline_s(given: float | str | timedelta | datetime | None) -> float | None
     return left
 
 
+def generator_of(spec: StudySpec, options: Options) -> Part:
+    """Return the spec's generator; where it was given as an object, with that in it.
+
+    The spec, and so the log, has the name of its class in that place.
+    """
+    given = options.get("generator", "")
+    if isinstance(given, str | Part) or "space" not in options:
+        return spec.generator
+    return Part(spec.generator.name, {**spec.generator.params, "sampler": given})
+
+
 def _generator(options: Options) -> Part:
     if "space" not in options:
         return Part("queued", {"configs": []})  # an outside tuner gives the configs
-    given = _part(options.get("generator", DEFAULT_GENERATOR))
+    chosen = options.get("generator", DEFAULT_GENERATOR)
+    given = _part(chosen) if isinstance(chosen, str | Part) else _part_of_object(chosen)
     params = {"space": options["space"], **given.params}
     if "first" in options:
         params.setdefault("first", [dict(config) for config in options["first"]])
     return Part(given.name, params)
+
+
+def _part_of_object(given: object) -> Part:
+    from optuna.samplers import BaseSampler  # only for those who have imported it already
+
+    if not isinstance(given, BaseSampler):
+        raise SpecError(
+            f"generator={given!r} cannot be meant: give a name, a Part, or a sampler of Optuna's."
+        )
+    made = type(given)
+    sampler = f"{made.__module__}:{made.__qualname__}"
+    return Part("optuna", {"sampler": sampler, "given": True})
 
 
 def _part(given: str | Part) -> Part:

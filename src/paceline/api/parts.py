@@ -8,6 +8,7 @@ asked for.
 from __future__ import annotations
 
 import inspect
+import re
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Literal, get_type_hints
@@ -15,20 +16,38 @@ from typing import Any, Literal, get_type_hints
 import msgspec
 
 from paceline.core.errors import SpecError, unknown
+from paceline.core.ports import Policy
 from paceline.core.values import Part, Value
 
 Kind = Literal["policy", "generator", "allocator", "curve model"]
 
 BUILT_IN: dict[Kind, dict[str, str]] = {
     "policy": {
+        "any_of": "paceline.policies.any_of:AnyOf",
         "asha": "paceline.policies.asha:Asha",
+        "asha_stop": "paceline.policies.asha_stop:AshaStop",
+        "bandit": "paceline.policies.bandit:Bandit",
+        "barrier": "paceline.policies.barrier:Barrier",
+        "early_term": "paceline.policies.early_term:EarlyTerm",
         "fifo": "paceline.policies.fifo:Fifo",
+        "hyperband": "paceline.policies.hyperband:Hyperband",
+        "hypersched": "paceline.policies.hypersched:HyperSched",
+        "kill_below": "paceline.policies.kill_below:KillBelow",
+        "median": "paceline.policies.median:Median",
+        "plateau": "paceline.policies.plateau:Plateau",
+        "pop": "paceline.policies.pop:Pop",
+        "sha": "paceline.policies.sha:Sha",
     },
     "generator": {
+        "cmaes": "paceline.generators.optuna:Cmaes",
+        "gp": "paceline.generators.optuna:Gp",
         "grid": "paceline.generators.grid:Grid",
+        "optuna": "paceline.generators.optuna:Optuna",
+        "qmc": "paceline.generators.optuna:Qmc",
         "queued": "paceline.generators.queued:Queued",
         "random": "paceline.generators.random:Random",
         "sobol": "paceline.generators.sobol:Sobol",
+        "tpe": "paceline.generators.optuna:Tpe",
     },
     "allocator": {
         "fixed": "paceline.allocation.fixed:Fixed",
@@ -46,18 +65,25 @@ _GROUPS: dict[Kind, str] = {
 }
 
 
+# Between two policies; not in a number such as 1e+5.
+_PLUS = re.compile(r"\+(?=[A-Za-z_])")
+
+
 def names(kind: Kind) -> list[str]:
     """Return every name of this kind that can be asked for."""
     return sorted({*BUILT_IN[kind], *(point.name for point in entry_points(group=_GROUPS[kind]))})
 
 
 def parse_part(text: str) -> Part:
-    """Return the part written as `name` or `name:key=value,key=value`.
+    """Return the part written as `name` or `name:key=value,key=value`; `a+b` is any of them.
 
     >>> parse_part("asha:eta=4,drain=false")
     Part(name='asha', params={'eta': 4, 'drain': False})
     """
-    name, _, rest = text.strip().partition(":")
+    several = _PLUS.split(text.strip())
+    if len(several) > 1:
+        return Part("any_of", {"policies": list(several)})
+    name, _, rest = several[0].partition(":")
     if rest[:1].isupper():
         # A class of the user's own: `package.module:Class`, parameters after a second colon.
         class_name, _, rest = rest.partition(":")
@@ -86,6 +112,9 @@ def build(kind: Kind, part: Part) -> Any:  # noqa: ANN401 - the caller knows the
     for name, value in part.params.items():
         if name not in known:
             raise unknown(f"parameter of {kind} {part.name!r}:", name, known)
+        if known[name] == list[Policy]:
+            given[name] = [build("policy", _nested(each)) for each in value]
+            continue
         try:
             given[name] = msgspec.convert(value, known[name])
         except msgspec.ValidationError as error:
@@ -98,6 +127,10 @@ def build(kind: Kind, part: Part) -> Any:  # noqa: ANN401 - the caller knows the
     if missing:
         raise SpecError(f"{kind} {part.name!r} needs a value for {', '.join(missing)}.")
     return made(**given)
+
+
+def _nested(given: Any) -> Part:  # noqa: ANN401
+    return parse_part(given) if isinstance(given, str) else msgspec.convert(given, Part)
 
 
 def _find(kind: Kind, name: str) -> Any:  # noqa: ANN401

@@ -21,6 +21,8 @@ from paceline.worker.trial import name_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    import plotly.graph_objects as go
+
     from paceline.core.decisions import Step
     from paceline.machine.records import Trial
     from paceline.machine.state import StudyState
@@ -71,10 +73,14 @@ class TrialResult(Struct, frozen=True, kw_only=True):
 class Result:
     """What came of a study."""
 
-    def __init__(self, state: StudyState, log: Sequence[Step], files: Path) -> None:
+    def __init__(
+        self, state: StudyState, log: Sequence[Step], files: Path, store: str | None = None
+    ) -> None:
         self._state = state
         self._log = log
         self._files = files
+        # Where the study is kept; None: nowhere.
+        self._store = store
 
     @property
     def name(self) -> str:
@@ -126,6 +132,18 @@ class Result:
         """Tell what happened to the study, or to one trial, in sentences."""
         told = study_story(self._log) if trial is None else trial_story(self._log, trial)
         return "\n".join(told)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the study as one HTML page, replacing the file, and return its path."""
+        from paceline.plots.report import write_report  # plotly is large
+
+        return write_report(self._log, path, store=self._store)
+
+    def plot(self, name: str) -> go.Figure:
+        """Return a figure: attempts, best, configs, curves, epochs, slots or times."""
+        from paceline.plots.figures import figure_of
+
+        return figure_of(self._log, name)
 
     def dataframe(self) -> Any:  # noqa: ANN401 - pandas is imported on use
         """Return one row a trial as a pandas DataFrame: its fate, its best, its config."""

@@ -25,6 +25,7 @@ from paceline.engines.advice import Advice
 from paceline.engines.loop import run
 from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.engines.sim.engine import SimEngine
+from paceline.engines.sim.oracle import Oracle
 from paceline.engines.sim.recorded import Recorded
 from paceline.engines.sim.synthetic import Synthetic, synthetic
 from paceline.engines.sim.traces import read_trace
@@ -33,7 +34,7 @@ from paceline.machine.machine import Brains, Machine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from paceline.core.ports import Workload
+    from paceline.core.ports import CurveModel, Workload
     from paceline.engines.sim.traces import Trace
     from paceline.machine.state import StudyState
 
@@ -172,11 +173,11 @@ def simulation_of(log: Sequence[Step]) -> Simulation:
         ) from None
 
 
-def brains_of(spec: StudySpec) -> Brains:
-    """Return the brains a spec names."""
+def brains_of(spec: StudySpec, generator: Part | None = None) -> Brains:
+    """Return the brains a spec names; the generator may be given with more than a log can hold."""
     return Brains(
         policy=build("policy", spec.policy),
-        generator=build("generator", spec.generator),
+        generator=build("generator", generator or spec.generator),
         allocator=build("allocator", spec.allocator),
     )
 
@@ -228,9 +229,7 @@ class _Simulator:
         )
         brains = brains_of(self.spec)
         self.machine = Machine(brains)
-        advice = Advice(
-            build("curve model", self.spec.curves), brains.generator, self.machine.state
-        )
+        advice = Advice(_curves(self.spec, workload), brains.generator, self.machine.state)
         self.engine = SimEngine(workload, _cluster(options), advice)
 
     def run(
@@ -262,6 +261,13 @@ class _Simulator:
         run(self.machine, self.engine, keep)
         self.engine.close()
         return _result(self._options, self.machine.state, time.perf_counter() - started)
+
+
+def _curves(spec: StudySpec, workload: Workload) -> CurveModel:
+    if spec.curves == Part("oracle"):
+        return Oracle(workload, spec.sign)
+    model: CurveModel = build("curve model", spec.curves)
+    return model
 
 
 def _synthetic(source: str, seed: int) -> Synthetic | None:

@@ -1,4 +1,4 @@
-"""Studies that are kept: their rows, trials, best results, replays and traces, read off their logs.
+"""Studies that are kept: their trials, replays and traces, read off their logs.
 
 Knows stores and how to fold a log. Decides nothing: what it shows is what the log says. The JSON of
 its structs is a contract: `docs/json.md`.
@@ -18,12 +18,12 @@ from msgspec import Struct
 from paceline.api.simulation import brains_of
 from paceline.core.errors import LogError, SpecError, StoreError
 from paceline.core.events import Opened, Reported
-from paceline.core.values import NO_LOSS, Config, Status
+from paceline.core.values import NO_LOSS, Config
 from paceline.engines.sim.traces import VERSION, Header, Run, write_trace
+from paceline.machine.glance import StudyRow, row_of, value_of
 from paceline.machine.replay import Difference, replay
 from paceline.machine.state import StudyState
 from paceline.plan.settings import key
-from paceline.plan.tree import node_of
 from paceline.store import open_store
 
 if TYPE_CHECKING:
@@ -33,36 +33,6 @@ if TYPE_CHECKING:
     from paceline.core.ports import Store
     from paceline.core.values import StudySpec
     from paceline.machine.records import Trial
-
-
-class StudyRow(Struct, frozen=True, kw_only=True):
-    """A study at a glance."""
-
-    name: str
-    policy: str
-    allocator: str
-    curves: str
-    metric: str
-    mode: str
-    epochs: int
-    seed: int
-    # "ended" or "unfinished"; `end` and `end_why` say what ended it.
-    status: str
-    end: str | None
-    end_why: str | None
-    clock_s: float
-    slot_seconds: float
-    target: float | None
-    deadline_s: float | None
-    trials: int
-    trials_finished: int
-    trials_stopped: int
-    trials_failed: int
-    epochs_trained: int
-    reports: int
-    best_value: float | None
-    best_trial: int | None
-    best_epoch: int | None
 
 
 class TrialRow(Struct, frozen=True, kw_only=True):
@@ -91,27 +61,6 @@ class StudyPage(Struct, frozen=True, kw_only=True):
 
     study: StudyRow
     trials: list[TrialRow]
-
-
-class CheckpointName(Struct, frozen=True, kw_only=True):
-    """What a checkpoint is called: the attempt that saved it, and the epochs in it."""
-
-    attempt: int
-    epoch: int
-
-
-class Best(Struct, frozen=True, kw_only=True):
-    """The best that a study has found."""
-
-    study: str
-    metric: str
-    mode: str
-    value: float
-    trial: int
-    epoch: int
-    config: Config
-    # None: none was saved at that epoch.
-    checkpoint: CheckpointName | None
 
 
 class Replayed(Struct, frozen=True, kw_only=True):
@@ -191,62 +140,11 @@ def folded(steps: Iterable[Step]) -> StudyState:
     return state
 
 
-def row_of(state: StudyState) -> StudyRow:
-    """Return a study at a glance."""
-    spec, end, best = state.spec, state.end, state.best
-    fates = [trial.ended for trial in state.trials]
-    return StudyRow(
-        name=spec.name,
-        policy=str(spec.policy),
-        allocator=str(spec.allocator),
-        curves=str(spec.curves),
-        metric=spec.metric,
-        mode=spec.mode,
-        epochs=spec.epochs,
-        seed=spec.seed,
-        status="unfinished" if end is None else "ended",
-        end=None if end is None else end.cause.value,
-        end_why=None if end is None else end.why,
-        clock_s=state.now,
-        slot_seconds=state.slot_seconds,
-        target=None if spec.budget.target is None else spec.budget.target.value,
-        deadline_s=spec.budget.deadline_s,
-        trials=len(fates),
-        trials_finished=fates.count(Status.FINISHED),
-        trials_stopped=fates.count(Status.STOPPED),
-        trials_failed=fates.count(Status.FAILED),
-        epochs_trained=state.epochs_trained,
-        reports=state.reports,
-        best_value=_value(state.best_loss, spec),
-        best_trial=None if best is None else best.id,
-        best_epoch=None if best is None else state.best_epoch,
-    )
-
-
 def page_of(state: StudyState, limit: int | None = None) -> StudyPage:
     """Return a study and its trials, best first; those without a number come last, by id."""
     order = sorted(state.trials, key=lambda trial: (trial.best_loss, trial.id))
     return StudyPage(
         study=row_of(state), trials=[_trial_row(trial, state.spec) for trial in order[:limit]]
-    )
-
-
-def best_of(state: StudyState) -> Best | None:
-    """Return the best that was found; None where no trial has reported a number."""
-    spec, trial = state.spec, state.best
-    if trial is None:
-        return None
-    epoch = state.best_epoch
-    attempt = (node_of(trial.leaf, epoch).saves or {}).get(epoch)
-    return Best(
-        study=spec.name,
-        metric=spec.metric,
-        mode=spec.mode,
-        value=spec.sign * trial.best_loss,
-        trial=trial.id,
-        epoch=epoch,
-        config=trial.config,
-        checkpoint=None if attempt is None else CheckpointName(attempt=attempt, epoch=epoch),
     )
 
 
@@ -341,13 +239,9 @@ def _trial_row(trial: Trial, spec: StudySpec) -> TrialRow:
         status=trial.status.value,
         epoch=trial.epoch,
         goal=trial.goal,
-        best_value=_value(trial.best_loss, spec),
+        best_value=value_of(trial.best_loss, spec),
         best_epoch=trial.best_epoch or None,
-        last_value=_value(trial.loss, spec),
+        last_value=value_of(trial.loss, spec),
         failures=trial.failures,
         config=trial.config,
     )
-
-
-def _value(loss: float, spec: StudySpec) -> float | None:
-    return None if loss == NO_LOSS else spec.sign * loss

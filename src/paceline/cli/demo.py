@@ -1,124 +1,162 @@
-"""`paceline demo`: what a policy is worth, on the recorded trace that comes with the package.
+"""`paceline demo`: a real study on this machine, in about a minute.
 
-Knows a fixed little programme: two studies on the same order of configs, then the same over many
-orders. Writes no file, and ends in seconds.
+Knows which study that is, where it is kept, and what to try next. What is trained is known by
+`demo_training`, how a study is run and shown by `running`.
 """
 
 from __future__ import annotations
 
-from importlib.resources import as_file, files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from paceline.api.comparison import Comparison, compare
-from paceline.api.simulation import Simulation
-from paceline.cli.progress import Bar
+from paceline.api.durations import seconds_of
+from paceline.cli.options import duration
+from paceline.core.errors import SpecError, StoreError
 from paceline.core.values import Status
-from paceline.engines.sim.traces import read_trace
-from paceline.machine.story import span, trial_story
+from paceline.machine.story import span
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from paceline.api.results import Result, TrialResult
+    from paceline.api.study import Study
 
-    from paceline.api.simulation import SimResult
-    from paceline.core.decisions import Step
-    from paceline.engines.sim.traces import Trace
-    from paceline.machine.state import StudyState
-
-TRACE = "cifar10_cnn14.jsonl.gz"
-SLOTS = 8
-TARGET = 0.72
-# A middling order: of the first thirty, eighteen favour asha less and eleven more.
-SEED = 3
-ORDERS = 20
+FOLDER = Path("paceline-demo")
+STORE = FOLDER / "paceline.db"
+DEADLINE = "45s"
+GENERATOR = "random"
+# More cores would train everything to its end, and show nothing of what stopping is worth.
+CORES = 4
+TRIALS_PER_CORE = 32
 
 
 @click.command()
-def demo() -> None:
-    """Show what a policy is worth, on a recorded trace.
+@click.option("--deadline", type=duration, help=f"End after this much time. [default: {DEADLINE}]")
+@click.option(
+    "--simulated", is_flag=True, help="Two simulated studies on a recorded trace instead."
+)
+def demo(deadline: float | None, simulated: bool) -> None:
+    """Tune a small network on this machine, in a minute.
 
-    Two simulated studies of a hundred CIFAR-10 trainings, one that runs everything to its end and
-    one that stops the hopeless early. Takes seconds and writes nothing.
+    A real study on at most four cores: a network in numpy learns pictures of clothes that come with
+    the package. The folder paceline-demo gets the study, its checkpoints and its report. A demo
+    that was interrupted goes on.
+
+    With --simulated nothing is trained or written: a hundred recorded CIFAR-10 trainings are
+    scheduled twice, by a policy that runs all to their end and by one that stops the hopeless.
     """
+    if simulated:
+        from paceline.cli.demo_simulated import show_simulated
+
+        if deadline is not None:
+            raise click.UsageError("--deadline is for the real demo: leave out --simulated.")
+        show_simulated()
+        return
     from paceline.cli import views
+    from paceline.cli.running import run_live
 
-    with as_file(files("paceline") / "data" / TRACE) as path:
-        trace = read_trace(path)
-        views.show(
-            f"{len(trace.runs)} recorded CIFAR-10 trainings of {trace.header.max_epochs} epochs, "
-            f"{SLOTS} virtual GPUs, and the wish for accuracy {TARGET:g}. fifo runs every training "
-            "to its end; asha lets only the best third of each rung go on. Both get the configs in "
-            "the same order.",
-        )
-        fifo, _, _ = _played(trace, "fifo")
-        asha, log, state = _played(trace, "asha")
-        views.show(views.side_by_side([fifo, asha]), _speed_up(fifo, asha), _over_orders(path), "")
-        number = _held_back(state)
-        views.show(f"Every decision says why. Trial {number} of the asha study was held back:")
-        views.show(views.indented(trial_story(log, number)), "")
-        for line in _next(path):
-            click.echo(line)
+    study, cores = _study(seconds_of(DEADLINE) if deadline is None else deadline)
+    views.show(_question(study, cores), "")
+    result = run_live(study, report=FOLDER / f"{study.spec.name}.html")
+    views.show(*_loaded_back(result.best), "")
+    held = _held_back(result)
+    if held is not None:
+        views.show(f"Every decision says why. Trial {held.id} was held back:")
+        views.show(views.indented(result.story(held.id).splitlines()), "")
+    click.echo("\n".join(["What to try next:", *_next(study.spec.name, result.best)]))
 
 
-def _played(trace: Trace, policy: str) -> tuple[SimResult, list[Step], StudyState]:
-    """Simulate one study; return what it found, its log and how it ended."""
-    log: list[Step] = []
-    states: list[StudyState] = []
-    simulation = Simulation(
-        source=TRACE, policy=policy, slots=SLOTS, target=TARGET, seed=SEED, order="shuffled"
+def _study(deadline: float) -> tuple[Study, int]:
+    """Return the demo's study and on how many cores it runs."""
+    from paceline.api.study import Study
+    from paceline.cli.demo_training import EPOCHS, SPACE, train
+    from paceline.engines.local.devices import find_devices
+
+    try:
+        FOLDER.mkdir(exist_ok=True)
+    except OSError as error:
+        raise SpecError(
+            f"the folder {FOLDER} cannot be made here ({error.strerror}): go to a folder of yours."
+        ) from None
+    cores = min(find_devices("cpu").cores, CORES)
+    number = _number(deadline)
+    study = Study(
+        train,
+        space=SPACE,
+        metric="accuracy",
+        mode="max",
+        epochs=EPOCHS,
+        policy="asha",
+        generator=GENERATOR,
+        trials=cores * TRIALS_PER_CORE,
+        deadline=deadline,
+        slots=f"cpu:{cores}",
+        seed=number - 1,
+        name="demo" if number == 1 else f"demo-{number}",
+        store=f"sqlite:///{STORE}",
     )
-    with Bar(f"simulating {policy}") as bar:
-        show = bar.watch()
-
-        def watch(state: StudyState) -> None:
-            states[:] = [state]
-            if show is not None:
-                show(state)
-
-        result = simulation.run(remember=log.extend, watch=watch, trace=trace)
-    return result, log, states[0]
+    return study, cores
 
 
-def _speed_up(fifo: SimResult, asha: SimResult) -> str:
+def _number(deadline: float) -> int:
+    """Return the number of the next demo, or of the last where that was interrupted."""
+    from paceline.api.studies import folded, opened
+
+    try:
+        with opened(str(STORE)) as store:
+            names = store.studies()
+            last = folded(store.read(names[-1])) if names else None
+    except StoreError:
+        return 1  # there is none yet
+    goes_on = last is not None and last.end is None and last.spec.budget.deadline_s == deadline
+    return len(names) + (not goes_on)
+
+
+def _question(study: Study, cores: int) -> str:
+    budget = study.spec.budget
     return (
-        f"On this order asha gets there in {span(asha.makespan_s)} where fifo needs "
-        f"{span(fifo.makespan_s)}: {fifo.makespan_s / asha.makespan_s:.1f} times as fast."
+        "A small network in numpy learns ten kinds of clothes from 6,000 pictures of "
+        "Fashion-MNIST. Which learning rates, width, momentum and dropout suit it best? "
+        f"{budget.trials} configs of {study.spec.epochs} epochs, {cores} "
+        f"{'core' if cores == 1 else 'cores'}, {span(budget.deadline_s or 0.0)}: asha lets only "
+        "the best third of each rung go on, and trials that begin alike train their first epochs "
+        "together."
     )
 
 
-def _over_orders(path: Path) -> str:
-    """Say what other orders give: one alone is luck."""
-    comparison = Comparison(
-        sources=(str(path),),
-        policies=("fifo", "asha"),
-        slots=(SLOTS,),
-        seeds=ORDERS,
-        target=TARGET,
-    )
-    with Bar("other orders") as bar:
-        fifo, asha = compare(
-            comparison,
-            jobs=1,  # starting processes would take longer than all of it
-            watch=lambda done, all_: bar.show(done / all_, f"{done} of {all_} runs"),
-        ).rows
-    mean = (fifo.time_mean_s or 0.0) / (asha.time_mean_s or 1.0)
-    return (
-        f"Over {ORDERS} orders it is {mean:.1f} times as fast on average, and in the unlucky tenth "
-        f"it needs {span(asha.time_p90_s or 0.0)} instead of {span(fifo.time_p90_s or 0.0)}."
-    )
+def _loaded_back(best: TrialResult | None) -> list[str]:
+    """Say what the best checkpoint is worth, by loading it and looking at pictures again."""
+    from paceline.cli.demo_training import accuracy, data
 
-
-def _held_back(state: StudyState) -> int:
-    """Return the trial that was held back at the latest epoch."""
-    held = [t for t in state.trials if t.status in (Status.WAITING, Status.STOPPED)]
-    return max(held, key=lambda trial: (trial.epoch, -trial.id)).id
-
-
-def _next(path: Path) -> list[str]:
+    if best is None or best.checkpoint is None:
+        return ["Nothing was saved in this time: give it a longer --deadline."]
+    weights = best.checkpoint.load()["weights"]
+    again, unseen = (accuracy(weights, some) for some in data()[1:])
     return [
-        "What to try next:",
-        f"  paceline compare {path} --policies fifo,asha --slots 4,8,16",
-        f"  paceline simulate {path} --policy asha:eta=4 --slots 8 --deadline 2m --name first",
-        "  paceline story first 0",
+        f"Loaded back from the best checkpoint, epoch {best.checkpoint.epoch} of trial {best.id}: "
+        f"accuracy {again:.4g} on the 2,000 pictures that trials are judged by, {unseen:.4g} on "
+        "2,000 that no trial saw."
+    ]
+
+
+def _held_back(result: Result) -> TrialResult | None:
+    """Return the trial that was held back at the latest epoch, if any but the best was."""
+    best = result.best
+    held = [
+        trial
+        for trial in result.trials
+        if trial.status in (Status.WAITING, Status.STOPPED) and trial != best
+    ]
+    return max(held, key=lambda trial: (len(trial.values), trial.id), default=None)
+
+
+def _next(name: str, best: TrialResult | None) -> list[str]:
+    trace = FOLDER / f"{name}.jsonl.gz"
+    number = 0 if best is None else best.id
+    return [
+        f"  paceline story {name} {number} --store {STORE}",
+        f"  paceline best {name} --store {STORE}",
+        f"  paceline replay {name} --store {STORE}",
+        f"  paceline export {name} {trace} --store {STORE}",
+        f"  paceline simulate {trace} --policy asha --slots 8",
     ]

@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 COMMANDS: dict[str, Place] = {
-    "demo": Place("demo", "demo", "Show what a policy is worth, on a recorded trace."),
+    "demo": Place("demo", "demo", "Tune a small network on this machine, in a minute."),
     "run": Place("running", "run", "Run a study file on this machine, before its deadline."),
     "resume": Place("resuming", "resume", "Go on with an unfinished study."),
     "stop": Place("ordering", "stop", "End a running study now, with its best result."),
@@ -45,6 +45,7 @@ COMMANDS: dict[str, Place] = {
     "show": Place("studies", "show", "Show a study and its trials, best first."),
     "best": Place("studies", "best", "Show the best config a study has found."),
     "story": Place("studies", "story", "Tell what happened to a study, or to one trial."),
+    "report": Place("report", "report", "Write a study as one HTML page, with figures."),
     "replay": Place("studies", "replay", "Check that a study's log leads to the same decisions."),
     "export": Place("studies", "export", "Write a study's curves as a trace file."),
     "completion": Place("completing", "completion", "Print the script for completion by tab."),

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from paceline.api.studies import StudyList, best_of, folded, opened, page_of, replayed, row_of
+from paceline.api.studies import StudyList, folded, opened, page_of, replayed
 from paceline.api.studies import export as write_export
 from paceline.cli.options import json_option, store_option, study_argument
 from paceline.cli.progress import Bar
+from paceline.machine.glance import best_of, row_of
 from paceline.machine.story import study_story, trial_story
 
 if TYPE_CHECKING:

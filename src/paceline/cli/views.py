@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
     from paceline.api.comparison import CompareRow
     from paceline.api.simulation import SimResult
-    from paceline.api.studies import Best, StudyPage, StudyRow
+    from paceline.api.studies import StudyPage
     from paceline.api.summary import Summary
     from paceline.core.decisions import Entry
     from paceline.core.values import Config
+    from paceline.machine.glance import Best, StudyRow
     from paceline.machine.replay import Difference
 
 

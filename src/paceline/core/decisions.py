@@ -172,7 +172,7 @@ class EndCause(StrEnum):
     SLOT_SECONDS = "slot_seconds"
     POLICY = "policy"
     COMMAND = "command"
-    # Trials fail, and nothing has ever been reported.
+    # Trials fail, or none can be proposed, and nothing has ever been reported.
     FAILED = "failed"
     # Nothing runs and nothing is left to run.
     QUIET = "quiet"

@@ -69,7 +69,7 @@ class TrialError(PacelineError):
 
 
 class StudyFailed(PacelineError):
-    """The first trials of a study all failed before they reported anything: see the message."""
+    """The first trials all failed before any report, or none could be had: see the message."""
 
 
 class StudyTerminated(SystemExit):

@@ -93,6 +93,19 @@ class TrialView(Protocol):
     def failures(self) -> int: ...
 
 
+class ForesightView(Protocol):
+    """How far this study's forecasts can be trusted, by what came of the earlier ones."""
+
+    def chance(self, forecast: Forecast, epoch: int, loss: float) -> float:
+        """Return the probability of `loss` or lower, as experience in this study corrects it."""
+        ...
+
+    @property
+    def distrust(self) -> str:
+        """Why chances should not be used now; empty where they may be."""
+        ...
+
+
 class StudyView(Protocol):
     """The study as the brains may see it."""
 
@@ -100,6 +113,11 @@ class StudyView(Protocol):
     def spec(self) -> StudySpec: ...
     @property
     def now(self) -> float: ...
+    @property
+    def deadline_s(self) -> float | None:
+        """When the study ends at the latest, on the clock of `now`."""
+        ...
+
     @property
     def trials(self) -> Sequence[TrialView]:
         """All trials, by id."""
@@ -154,6 +172,8 @@ class StudyView(Protocol):
     def best(self) -> TrialView | None: ...
     @property
     def best_loss(self) -> float: ...
+    @property
+    def foresight(self) -> ForesightView: ...
 
 
 def sees_nothing(entry: Entry, study: StudyView) -> None:

@@ -129,6 +129,11 @@ class Space:
         return _read(self._template, config, "", whole)
 
 
+def has_domains(value: Value) -> bool:
+    """Say whether a value is a domain, or holds one."""
+    return isinstance(value, dict | list | tuple) and any(_find(value, (), "value"))
+
+
 def _find(
     value: Value, path: tuple[str | int, ...], name: str, under: tuple[str, int] | None = None
 ) -> Iterator[Dimension]:

@@ -59,6 +59,9 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     params: dict[str, Value] = {}
 
     def __str__(self) -> str:
+        several = self.params.get("policies")
+        if self.name == "any_of" and isinstance(several, list):
+            return "+".join(map(str, several))
         params = ",".join(f"{key}={value}" for key, value in self.params.items())
         return f"{self.name}:{params}" if params else self.name
 
@@ -183,11 +186,11 @@ class Forecast(Struct, frozen=True):
 
     def median(self, epoch: int) -> float:
         """Return the middle of what the loss may be at that epoch."""
-        return self._row(epoch)[len(LEVELS) // 2]
+        return self.row(epoch)[len(LEVELS) // 2]
 
     def chance(self, epoch: int, loss: float) -> float:
         """Return the probability that the loss at that epoch is `loss` or lower."""
-        row = self._row(epoch)
+        row = self.row(epoch)
         at = bisect_right(row, loss)
         if at == 0:
             return 0.0
@@ -197,7 +200,8 @@ class Forecast(Struct, frozen=True):
         share = (loss - low) / (high - low)
         return LEVELS[at - 1] + share * (LEVELS[at] - LEVELS[at - 1])
 
-    def _row(self, epoch: int) -> Sequence[float]:
+    def row(self, epoch: int) -> Sequence[float]:
+        """Return the quantiles for that epoch."""
         try:
             return self.quantiles[self.epochs.index(epoch)]
         except ValueError:

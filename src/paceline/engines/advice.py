@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paceline.core.decisions import AskForecast, AskProposal
+from paceline.core.errors import PacelineError
 from paceline.core.events import Forecasted, Proposed
 from paceline.core.ports import History
 
@@ -56,7 +57,14 @@ class Advice:
 
     def _propose(self, ask: AskProposal) -> Callable[[], Proposed]:
         def work() -> Proposed:
-            config = self._generator.propose(ask.number, self._study)
-            return Proposed(at=0.0, number=ask.number, config=config)
+            config, note = None, ""
+            try:
+                config = self._generator.propose(ask.number, self._study)
+            except PacelineError as error:
+                note = str(error)
+            except Exception as error:
+                # Somebody's plug-in too. Without it there are no new trials; those there are go on.
+                note = f"the generator failed: {type(error).__name__}: {error}"
+            return Proposed(at=0.0, number=ask.number, config=config, note=note)
 
         return work

@@ -11,21 +11,32 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.errors import SpecError
 from paceline.core.ports import StudyView, sees_nothing
 from paceline.core.space import Dimension, Space
+from paceline.generators.first import First
 
 if TYPE_CHECKING:
     from paceline.core.values import Config, Value
 
 
 class Grid:
-    """The n-th config is the n-th combination; the last dimension turns fastest."""
+    """The n-th config is the n-th combination, after those of `first`, which leave nothing out.
+
+    The last dimension turns fastest.
+    """
 
     pure = True
     see = staticmethod(sees_nothing)
 
-    def __init__(self, *, space: dict[str, Any], points: int = 5) -> None:
+    def __init__(
+        self,
+        *,
+        space: dict[str, Any],
+        points: int = 5,
+        first: list[dict[str, Any]] | None = None,
+    ) -> None:
         if points < 1:
             raise SpecError(f"points={points} makes an empty grid: give 1 or more.")
         self._space = Space(space)
+        self._first = First(self._space, first, whole=True)
         dimensions = self._space.dimensions
         self._axes = {each.name: _axis(each, points) for each in dimensions}
         # Who belongs to an option of a choice, and with None those who belong to none.
@@ -35,10 +46,13 @@ class Grid:
         self._branching = {under[0] for under in self._under if under is not None}
 
     def propose(self, number: int, study: StudyView) -> Config | None:
+        values: dict[str, Value] = {}
+        if number < len(self._first):
+            return self._first.config(number, lambda dimension: values[dimension.name])
+        number -= len(self._first)
         top = self._under[None]
         if number >= self._count(top):
             return None
-        values: dict[str, Value] = {}
         self._pick(number, top, values)
         return self._space.fill(lambda dimension: values[dimension.name])
 

@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.ports import StudyView, sees_nothing
 from paceline.core.rng import stream
 from paceline.core.space import Space
+from paceline.generators.first import First
 
 if TYPE_CHECKING:
     from paceline.core.values import Config
 
 
 class Random:
-    """The n-th config depends on the study's seed and n alone."""
+    """The n-th config depends on the study's seed and n alone. What `first` leaves out is drawn."""
 
     pure = True
     see = staticmethod(sees_nothing)
 
-    def __init__(self, *, space: dict[str, Any]) -> None:
+    def __init__(self, *, space: dict[str, Any], first: list[dict[str, Any]] | None = None) -> None:
         self._space = Space(space)
+        self._first = First(self._space, first)
 
     def propose(self, number: int, study: StudyView) -> Config | None:
         rng = stream(study.spec.seed, "config", number)
+        if number < len(self._first):
+            return self._first.config(number, lambda dimension: dimension.at(rng.random()))
         return self._space.config([each.at(rng.random()) for each in self._space.dimensions])

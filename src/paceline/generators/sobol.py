@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.ports import StudyView, sees_nothing
 from paceline.core.rng import stream
 from paceline.core.space import Space
+from paceline.generators.first import First
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,13 +20,17 @@ if TYPE_CHECKING:
 
 
 class Sobol:
-    """The n-th config is the n-th point of the sequence."""
+    """The n-th config is the n-th point of the sequence, after those of `first`.
+
+    What one of these leaves out is that of the sequence's first point.
+    """
 
     pure = True
     see = staticmethod(sees_nothing)
 
-    def __init__(self, *, space: dict[str, Any]) -> None:
+    def __init__(self, *, space: dict[str, Any], first: list[dict[str, Any]] | None = None) -> None:
         self._space = Space(space)
+        self._first = First(self._space, first)
         # The sequence so far: a cache of pure arithmetic, no memory.
         self._points: Sequence[Sequence[float]] = ()
 
@@ -35,13 +40,14 @@ class Sobol:
             return self._space.config([])
         rng = stream(study.spec.seed, "sobol")
         shift = [rng.random() for _ in dimensions]
-        point = self._point(number, len(dimensions))
-        return self._space.config(
-            [
-                each.at((share + offset) % 1.0)
-                for each, share, offset in zip(dimensions, point, shift, strict=True)
-            ]
-        )
+        point = self._point(max(number - len(self._first), 0), len(dimensions))
+        values = {
+            each.name: each.at((share + offset) % 1.0)
+            for each, share, offset in zip(dimensions, point, shift, strict=True)
+        }
+        if number < len(self._first):
+            return self._first.config(number, lambda dimension: values[dimension.name])
+        return self._space.fill(lambda dimension: values[dimension.name])
 
     def _point(self, number: int, dimensions: int) -> Sequence[float]:
         if number >= len(self._points):

@@ -181,8 +181,18 @@ class Filler:
         if not (state.attempts or state.ready or questions.forecasts or questions.awaited):
             waiting = questions.wakes - {(state.deadline_s, None)}
             if state.capacity > 0 and not waiting and not state.spec.standing:
-                why = f"nothing is left to run: {len(state.trials)} trials were opened"
-                machine.decide(d.End(cause=d.EndCause.QUIET, why=why))
+                machine.decide(_quiet(state))
+
+
+def _quiet(state: StudyState) -> d.End:
+    """Return the end of a study in which nothing is left to run."""
+    trouble, opened = state.questions.trouble, len(state.trials)
+    if not trouble:
+        why = f"nothing is left to run: {opened} trials were opened"
+        return d.End(cause=d.EndCause.QUIET, why=why)
+    # What was trained is worth having; where nothing was, there is nothing but the trouble.
+    cause = d.EndCause.QUIET if state.epochs_trained else d.EndCause.FAILED
+    return d.End(cause=cause, why=f"no more trials after {opened}: {trouble}")
 
 
 def _launch_of(

@@ -23,6 +23,8 @@ class Questions:
         self.proposals = 0
         self.awaited: set[int] = set()
         self.offers: deque[Config] = deque()
+        # Why there are no more proposals, where something went wrong.
+        self.trouble = ""
         self.wakes: set[tuple[float, TrialId | None]] = set()
 
     def ask_forecast(self, ask: d.AskForecast) -> None:
@@ -55,6 +57,8 @@ class Questions:
         if event.number not in self.awaited:
             return True
         self.awaited.discard(event.number)
-        if event.config is not None:
-            self.offers.append(event.config)
-        return event.config is not None
+        if event.config is None:
+            self.trouble = self.trouble or event.note
+            return False
+        self.offers.append(event.config)
+        return True

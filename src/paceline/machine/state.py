@@ -13,6 +13,7 @@ from paceline.core import events as e
 from paceline.core.errors import LogError
 from paceline.core.values import NO_LOSS, Status, StudySpec, TrialId, loss_of
 from paceline.machine.files import File, Files
+from paceline.machine.foresight import Foresight
 from paceline.machine.meter import Meter
 from paceline.machine.questions import Questions
 from paceline.machine.records import Attempt, Trial
@@ -50,6 +51,7 @@ class StudyState:
         # Set by the machine before it asks the policy who is next; no part of the fold.
         self.new = False
         self.questions = Questions()
+        self.foresight = Foresight()
         # Configs taken from the generator; forked trials take none.
         self.taken = 0
         self.inbox = 0
@@ -166,6 +168,8 @@ class StudyState:
         self.reports += 1
         trial.epoch = epoch
         trial.loss = loss
+        if trial.forecast is not None:
+            self.foresight.reached(trial.id, epoch, loss)
         if loss < trial.best_loss:
             trial.best_loss = loss
             trial.best_epoch = epoch
@@ -246,6 +250,7 @@ class StudyState:
         self.subject = None if trial is None else self.trials[trial]
         if self.subject is not None and event.forecast is not None:
             self.subject.forecast = event.forecast
+            self.foresight.given(self.subject.id, event.forecast, self.best_loss)
 
     def _woke(self, event: e.Woke) -> None:
         self._tick(event.at)
@@ -319,6 +324,7 @@ class StudyState:
         trial.ended = how
         self.live -= 1
         self.departed = (*self.departed, trial)
+        self.foresight.forget(trial.id)
         if self.spec.saves.collect:
             self.files.suspects[trial.id] = trial
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from paceline.core.errors import SpecError
+from paceline.core.space import has_domains
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -168,7 +169,8 @@ def _settle_pieces(pieces: list[Value], where: str) -> Value:
             )
         last = piece[0]
         value = _settle(piece[1], where)
-        if not settled or not _same(settled[-1][1], value):
+        # Two equal domains are two dimensions, and will hardly be equal values.
+        if not settled or has_domains(value) or not _same(settled[-1][1], value):
             settled.append([piece[0], value])
     if not settled or settled[0][0] != 0:
         raise SpecError(f"{where}: a schedule needs a first piece that starts at epoch 0.")

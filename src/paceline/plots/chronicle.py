@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from paceline.api.studies import Best, StudyRow, best_of, row_of
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import LogError
@@ -27,8 +26,8 @@ from paceline.core.values import (
     Status,
     StudySpec,
     TrialId,
-    Value,
 )
+from paceline.machine.glance import Best, StudyRow, best_of, row_of
 from paceline.machine.state import StudyState
 
 # Tells one trial; here all are told in the same pass, where `trial_story` makes one for each.
@@ -113,8 +112,6 @@ class Chronicle(Struct, frozen=True, kw_only=True):
     """A study's past: what every figure and the report read."""
 
     spec: StudySpec
-    # What the engine was told when the study was opened.
-    engine: dict[str, Value]
     study: StudyRow
     best: Best | None
     # The study's clock when the log ends.
@@ -142,7 +139,6 @@ class _Chronicler:
 
     def __init__(self) -> None:
         self._state = StudyState()
-        self._engine: dict[str, Value] = {}
         self._times: list[array[float]] = []
         self._ends: dict[TrialId, float] = {}
         self._tellers: list[_Teller] = []
@@ -160,8 +156,6 @@ class _Chronicler:
         state = self._state
         state.apply(entry)
         match entry:
-            case e.Opened(engine=engine):
-                self._engine = engine
             case d.Open(trial=trial):
                 self._times.append(array("d"))
                 self._tellers.append(_Teller(trial))
@@ -222,7 +216,6 @@ class _Chronicler:
                 launched[trial] += 1
         return Chronicle(
             spec=state.spec,
-            engine=self._engine,
             study=row_of(state),
             best=best_of(state),
             now=state.now,

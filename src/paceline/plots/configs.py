@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
-from paceline.plots.curves import telling
 from paceline.plots.dimensions import Dimension, dimensions
 from paceline.plots.look import (
     ACCENT,
@@ -27,6 +26,7 @@ from paceline.plots.look import (
     shortened,
     unit_of,
 )
+from paceline.plots.series import spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from paceline.plots.chronicle import Chronicle, TrialPast
 
 MOST_DIMENSIONS = 12
-MOST_LINES = 400
+MOST_LINES = 240
 _BINS = 24
 
 # (up to which share of the ranking, name, colour, opacity, width), worst first.
@@ -52,8 +52,11 @@ def parallel_configs(chronicle: Chronicle) -> go.Figure:
     told = [trial for trial in chronicle.trials if trial.best is not None]
     if not told:
         return empty(title, "No trial has reported a number yet.")
-    shown = telling(told, sign, MOST_LINES)
-    shown.sort(key=lambda t: (sign * (t.best or 0.0), t.trial))
+    if len(told) == 1:
+        return empty(title, "One trial has reported a number: there is nothing to compare yet.")
+    # An even sample of the ranking, the best first: a tenth of it is a tenth of them all.
+    ranked = sorted(told, key=lambda t: (sign * (t.best or 0.0), t.trial))
+    shown = spread(ranked, MOST_LINES)
     found = dimensions([trial.config for trial in shown], MOST_DIMENSIONS)
     if not found:
         return empty(title, "All configs are the same, or differ only in names.")
@@ -64,19 +67,21 @@ def parallel_configs(chronicle: Chronicle) -> go.Figure:
         names.append(f"best {plain(chronicle.spec.metric, 24)}")
     words = []
     if len(shown) < len(told):
-        words.append(f"{len(shown)} of {many(len(told), 'trial')}")
+        words.append(f"{len(shown)} of {many(len(told), 'trial')}, evenly by rank")
     if any(each.scheduled for each in found):
         words.append("a schedule stands at its first value")
     return drawn(
         _config_traces(shown, axes),
         title=title,
         subtitle="; ".join(words),
-        height=440,
+        height=420,
+        margin={"l": 16, "r": 16, "t": 76, "b": 34},
         xaxis={
             "tickvals": list(range(len(axes))),
             "ticktext": names,
             "range": [-0.35, len(axes) - 0.65],
             "showgrid": False,
+            "showline": False,
             "zeroline": False,
             "automargin": True,
             "fixedrange": True,
@@ -166,14 +171,17 @@ def _config_trace(
 def epochs_per_trial(chronicle: Chronicle) -> go.Figure:
     """Draw how many trials got how far."""
     title = "How far trials got"
-    if not chronicle.trials:
-        return empty(title, "No trial has been opened yet.")
     counts = [float(trial.epochs) for trial in chronicle.trials]
+    if not any(counts):
+        return empty(title, "No trial has reported yet.")
     size = max(1, math.ceil((max(counts) + 1) / _BINS))
+    # The last bin ends with the furthest epoch.
+    end = max(counts) + 0.5
+    start = end - size * math.ceil((max(counts) + 1) / size)
     return _histogram(
         chronicle,
         counts,
-        {"start": -0.5, "end": max(counts) + size, "size": size},
+        {"start": start, "end": end, "size": size},
         title=title,
         axis="epochs trained",
         subtitle=f"the middle trial saw {many(int(_middle(counts)), 'epoch')}",
@@ -230,8 +238,12 @@ def _histogram(
         height=300,
         barmode="stack",
         bargap=0.06,
-        xaxis=dict(AXIS, title={"text": axis}, showgrid=False),
-        yaxis=dict(AXIS, title={"text": "trials"}),
+        xaxis=dict(AXIS, title={"text": axis}, range=[bins["start"], bins["end"]], showgrid=False),
+        yaxis=dict(
+            AXIS,
+            title={"text": "trials"},
+            **({"dtick": 1} if len(numbers) <= 5 else {}),
+        ),
         hovermode="closest",
     )
 

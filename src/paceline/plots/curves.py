@@ -45,6 +45,8 @@ MOST_POINTS = 200
 _BEST_SHARE, _LONGEST_SHARE = 0.5, 0.3
 # The share of a study's time that its start takes.
 _START = 0.01
+# A deadline is drawn up to so many times the time that has passed.
+_FAR = 3.0
 
 
 def learning_curves(chronicle: Chronicle) -> go.Figure:
@@ -76,10 +78,17 @@ def learning_curves(chronicle: Chronicle) -> go.Figure:
         title=title,
         subtitle="; ".join(words),
         height=460,
-        xaxis=dict(AXIS, title={"text": "epoch"}, rangemode="tozero"),
+        xaxis=_epoch_axis(max(trial.epochs for trial in shown)),
         yaxis=view.axis,
         hovermode="closest",
     )
+
+
+def _epoch_axis(last: int) -> dict[str, Any]:
+    """Return the axis of epochs, which are counted from 1."""
+    room = 0.02 * (last - 1) or 1.0
+    axis = dict(AXIS, title={"text": "epoch"}, range=[1 - room, last + room])
+    return axis | {"dtick": 1} if last <= 12 else axis
 
 
 def telling(trials: Sequence[TrialPast], sign: float, most: int) -> list[TrialPast]:
@@ -100,7 +109,10 @@ def best_over_time(chronicle: Chronicle) -> go.Figure:
     title, spec, budget = "Best value over time", chronicle.spec, chronicle.spec.budget
     if not chronicle.leads:
         return empty(title, _nothing(chronicle))
-    until = max(chronicle.now, budget.deadline_s or 0.0)
+    deadline = budget.deadline_s
+    # A deadline that the study did not need by far would leave its line no room.
+    near = deadline is not None and deadline <= _FAR * chronicle.now
+    until = max(chronicle.now, deadline or 0.0) if near else chronicle.now
     unit = unit_of(until)
     # The first values beat nothing: what came after them is what one wants to tell apart.
     values = [lead.value for lead in chronicle.leads]
@@ -111,21 +123,26 @@ def best_over_time(chronicle: Chronicle) -> go.Figure:
     target = None if budget.target is None else budget.target.value
     if target is not None or cut:
         _make_room(view.axis, inside if target is None else [*inside, target])
+    words = [_lead_words(chronicle)]
+    if cut:
+        words.append("its start is beyond the edge")
+    if deadline is not None and not near:
+        words.append(f"the deadline is at {human(deadline)}")
     figure = drawn(
         _lead_traces(chronicle, unit),
         title=title,
-        subtitle=_lead_words(chronicle) + ("; its start is beyond the edge" if cut else ""),
+        subtitle="; ".join(words),
         xaxis=clock_axis(unit, until),
         yaxis=view.axis,
         hovermode="closest",
     )
     # Words stand where the line is not: it ends near the target, on this side of it.
-    far, near = ("top", "bottom") if spec.mode == "max" else ("bottom", "top")
+    above, below = ("top", "bottom") if spec.mode == "max" else ("bottom", "top")
     if target is not None:
-        figure.add_hline(y=target, **_limit(f"target {target:.6g}", f"{far} left", NEUTRAL))
-    if budget.deadline_s is not None:
-        at, words = budget.deadline_s / unit.seconds, f"deadline {human(budget.deadline_s)}"
-        figure.add_vline(x=at, **_limit(words, f"{near} left", ALARM))
+        figure.add_hline(y=target, **_limit(f"target {target:.6g}", f"{above} left", NEUTRAL))
+    if deadline is not None and near:
+        look = _limit(f"deadline {human(deadline)}", f"{below} left", ALARM)
+        figure.add_vline(x=deadline / unit.seconds, **look)
     return figure
 
 
@@ -183,14 +200,19 @@ def _lines(trials: list[TrialPast], shade: Shade, count: int) -> list[Any]:
         who.append(None)
     best = shade.key == "best"
     label = f"{shade.label}: trial {trials[0].trial}" if best else f"{shade.label} ({count:,})"
+    thin = 1.2 if len(trials) < 80 else 0.9
     lines = go.Scatter(
         x=xs,
         y=ys,
         mode="lines",
         name=label,
         legendgroup=shade.key,
-        line={"color": shade.colour, "width": 3 if best else 1.2, "dash": shade.dash},
-        opacity=1.0 if best else max(0.5, 0.9 - 0.003 * len(trials)),
+        line={
+            "color": shade.colour,
+            "width": 3 if best else thin,
+            "dash": shade.dash,
+        },
+        opacity=1.0 if best else max(0.55, 0.9 - 0.004 * len(trials)),
         connectgaps=False,
         customdata=who,
         hovertemplate=(

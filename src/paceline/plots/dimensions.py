@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.plan.settings import setting_at
@@ -23,6 +24,9 @@ MOST_CATEGORIES = 24
 _ORDERS = 100.0
 # Where zero stands on a logarithmic axis: below all others.
 _ZERO_ROOM = 0.12
+# So few values are all told, where their words do not touch.
+_FEW = 8
+_CLOSE = 0.06
 
 
 class Dimension(NamedTuple):
@@ -121,13 +125,20 @@ def _on_scale(
             return 0.0
         return room + (1 - room) * math.log(value / low) / math.log(high / low)
 
+    distinct = sorted({float(value) for value in values if value is not None})
     marks = _decades(low, high) if log else _round_numbers(low, high)
+    if len(distinct) <= _FEW and _apart([place(each) for each in distinct]):
+        marks = [each for each in distinct if each or not zero]
     if all(type(value) is int for value in values if value is not None):
         marks = [mark for mark in marks if mark == int(mark)]
     ticks = [(place(mark), _mark(mark, 3 if log else 5)) for mark in marks]
     if zero:
         ticks.insert(0, (0.0, "0"))
     return [None if value is None else place(value) for value in values], ticks
+
+
+def _apart(places: Sequence[float]) -> bool:
+    return all(above - below >= _CLOSE for below, above in pairwise(places))
 
 
 def _mark(value: float, digits: int) -> str:

@@ -8,27 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paceline.core.errors import unknown
+from paceline.plots.chronicle import chronicle_of
 from paceline.plots.configs import epochs_per_trial, parallel_configs, time_per_trial
 from paceline.plots.curves import best_over_time, learning_curves
 from paceline.plots.places import attempts_gantt, slots_over_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import plotly.graph_objects as go
 
+    from paceline.core.decisions import Step
     from paceline.plots.chronicle import Chronicle
-
-__all__ = [
-    "FIGURES",
-    "attempts_gantt",
-    "best_over_time",
-    "epochs_per_trial",
-    "learning_curves",
-    "parallel_configs",
-    "slots_over_time",
-    "time_per_trial",
-]
 
 # In the order in which a report shows them.
 FIGURES: dict[str, Callable[[Chronicle], go.Figure]] = {
@@ -40,3 +32,11 @@ FIGURES: dict[str, Callable[[Chronicle], go.Figure]] = {
     "epochs": epochs_per_trial,
     "times": time_per_trial,
 }
+
+
+def figure_of(steps: Iterable[Step], name: str) -> go.Figure:
+    """Return one figure of the study that a log tells."""
+    draw = FIGURES.get(name)
+    if draw is None:
+        raise unknown("figure", name, FIGURES)
+    return draw(chronicle_of(steps))

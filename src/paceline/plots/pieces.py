@@ -6,6 +6,8 @@ Knows how each reads. Whatever a user wrote goes through `safe`. Does not know f
 from __future__ import annotations
 
 import html
+import re
+import shlex
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,13 +15,13 @@ import msgspec
 from paceline.core import decisions as d
 from paceline.core.values import Status
 from paceline.machine.story import written
-from paceline.plots.commands import simulate_command, study_command
 from paceline.plots.look import human, many, slot_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from paceline.core.values import Part
+    from paceline.machine.glance import StudyRow
     from paceline.plots.chronicle import Chronicle
     from paceline.plots.table import Table
 
@@ -88,7 +90,6 @@ def _tiles(chronicle: Chronicle) -> str:
     busy = f"{study.slot_seconds / offered:.0%}" if offered > 0 else "none"
     fates = [(status, sum(t.status is status for t in chronicle.trials)) for status in Status]
     told = ", ".join(f"{count:,} {status}" for status, count in fates if count)
-    shared = study.reports != study.epochs_trained
     return (
         '<div class="tiles">'
         + first
@@ -96,11 +97,19 @@ def _tiles(chronicle: Chronicle) -> str:
         + _tile(
             "epochs trained",
             f"{study.epochs_trained:,}",
-            f"{study.reports:,} seen by trials" if shared else "each seen by one trial",
+            _seen(study),
         )
         + _tile("slots busy", busy, slot_time(study.slot_seconds))
         + "</div>"
     )
+
+
+def _seen(study: StudyRow) -> str:
+    if not study.reports:
+        return "none was finished"
+    if study.reports == study.epochs_trained:
+        return "each seen by one trial"
+    return f"{study.reports:,} seen by trials"
 
 
 def _tile(label: str, value: str, note: str) -> str:
@@ -140,7 +149,7 @@ def _study(chronicle: Chronicle) -> str:
         ("slots", safe(_slots(chronicle))),
         ("seed", str(spec.seed)),
         ("sharing", "equal prefixes are trained once" if spec.share else "off"),
-        ("retries", f"{many(spec.retries, 'failure')} a trial"),
+        ("retries", f"{spec.retries} a trial" if spec.retries else "none"),
     ]
     written_out = msgspec.json.format(msgspec.json.encode(spec)).decode()
     body = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
@@ -219,8 +228,9 @@ def decisions(chronicle: Chronicle) -> str:
         return ""
     heads = '<th class="number">entry</th><th>time</th><th>decision</th><th>why</th>'
     return (
-        '<section class="card long"><h2>Last decisions</h2><p class="note">Newest first.</p>'
-        '<div class="wide"><table class="decisions">'
+        '<section class="card long"><h2>Last decisions</h2><p class="note">'
+        f"The last {len(chronicle.decided)} with their why, newest first.</p>"
+        '<div class="wide tall" tabindex="0"><table class="decisions">'
         f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>"
     )
 
@@ -266,16 +276,29 @@ def _places(slots: Sequence[int]) -> str:
     return f"slot{'' if len(slots) == 1 else 's'} {', '.join(map(str, slots))}"
 
 
-def commands(chronicle: Chronicle, store: str | None) -> str:
-    """Return what to type to go on from here."""
-    said = [
-        ("decide every event of the log again", study_command("replay", chronicle, store)),
-        ("tell the whole study", study_command("story", chronicle, store)),
-    ]
-    again = simulate_command(chronicle)
+def study_command(verb: str, study: str, store: str) -> str:
+    """Return a command about a study where it is kept."""
+    # A page is handed around: a password is not.
+    url = re.sub(r"(://[^/@:]*):.*@", r"\1@", store)
+    # A name that looks like an option is not one after two dashes.
+    dashes = ["--"] if study.startswith("-") else []
+    return shlex.join(["paceline", verb, "--store", url, *dashes, study])
+
+
+def commands(chronicle: Chronicle, store: str | None, again: str | None) -> str:
+    """Return what to type to go on from here; nothing where the study is kept nowhere."""
+    said, name = [], chronicle.spec.name
+    if store is not None:
+        said = [
+            ("tell the whole study", study_command("story", name, store)),
+            ("decide every event of the log again", study_command("replay", name, store)),
+        ]
+        # A real study goes on where its own program is run again.
+        if chronicle.study.end is None and again is not None:
+            said.append(("go on with it", study_command("resume", name, store)))
     if again is not None:
         said.append(("simulate it again", again))
-    if chronicle.study.end is None:
-        said.append(("go on with it", study_command("resume", chronicle, store)))
-    lines = "\n".join(f"{safe(line, 2000)}    # {why}" for why, line in said)
-    return f'<section class="card"><h2>Replay</h2><pre>{lines}</pre></section>'
+    if not said:
+        return ""
+    lines = "\n\n".join(f"# {why}\n{safe(line, 2000)}" for why, line in said)
+    return f'<section class="card"><h2>Go on from here</h2><pre>{lines}</pre></section>'

@@ -96,10 +96,10 @@ def slots_over_time(chronicle: Chronicle) -> go.Figure:
         go.Scatter(
             x=[at / unit.seconds for at in there.times],
             y=[*there.rows[0], there.rows[0][-1]],
-            name="slots there are",
+            name="all slots",
             mode="lines",
             line={"shape": "hv", "width": 1.6, "color": NEUTRAL},
-            hovertemplate="%{y} slots there are<extra></extra>",
+            hovertemplate="%{y} slots in all<extra></extra>",
         )
     )
     return drawn(
@@ -107,7 +107,12 @@ def slots_over_time(chronicle: Chronicle) -> go.Figure:
         title=title,
         subtitle=_busy_words(chronicle, shown.bin_s),
         xaxis=clock_axis(unit, chronicle.now),
-        yaxis=dict(AXIS, title={"text": "slots"}, rangemode="tozero"),
+        yaxis=dict(
+            AXIS,
+            title={"text": "slots"},
+            rangemode="tozero",
+            **({"dtick": 1} if max(slots for _, slots in chronicle.capacity) <= 6 else {}),
+        ),
         hovermode="x unified",
     )
 
@@ -205,7 +210,7 @@ def _bar_trace(bars: Sequence[_Bar], label: str, colour: str, unit_s: float) -> 
         marker={
             "color": colour,
             # Attempts that follow each other on a slot are told apart.
-            "line": {"width": 1 if len(bars) < 300 else 0.5, "color": "rgba(0,0,0,0.4)"},
+            "line": {"width": 1 if len(bars) < 300 else 0.5, "color": "rgba(255,255,255,0.7)"},
             "pattern": {
                 "shape": ["/" if bar.broken else "" for bar in bars],
                 "fgcolor": "#ffffff",

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import html
 import os
+from importlib.metadata import version
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
@@ -17,11 +18,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from plotly.offline import get_plotlyjs
 
-from paceline import __version__
 from paceline.core.errors import SpecError
 from paceline.plots import pieces
 from paceline.plots.chronicle import chronicle_of
-from paceline.plots.commands import study_command
 from paceline.plots.figures import FIGURES
 from paceline.plots.look import CONFIG
 from paceline.plots.table import table_of
@@ -41,14 +40,20 @@ _PAIRS = (("best", "slots"), ("epochs", "times"))
 _AXIS_ROOM = {"configs": 82}
 
 
-def write_report(steps: Iterable[Step], path: str | Path, *, store: str | None = None) -> Path:
+def write_report(
+    steps: Iterable[Step],
+    path: str | Path,
+    *,
+    store: str | None = None,
+    again: str | None = None,
+) -> Path:
     """Write the report of a study's log to a file, replacing it, and return its path.
 
-    `store` is named in the commands that the report suggests. Raises SpecError where the file
-    cannot be written, LogError where there is no log.
+    The report suggests commands: about the study in its `store`, and the one that simulates it
+    `again`. Raises SpecError where the file cannot be written, LogError where there is no log.
     """
     path = Path(path)
-    text = report_html(steps, store=store)
+    text = report_html(steps, store=store, again=again)
     # Whole or not at all: somebody may be looking at the one from before.
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
@@ -60,18 +65,23 @@ def write_report(steps: Iterable[Step], path: str | Path, *, store: str | None =
     return path
 
 
-def report_html(steps: Iterable[Step], *, store: str | None = None) -> str:
+def report_html(
+    steps: Iterable[Step], *, store: str | None = None, again: str | None = None
+) -> str:
     """Return the report of a study's log as one page."""
     chronicle = chronicle_of(steps)
     figures = {name: draw(chronicle) for name, draw in FIGURES.items()}
-    table = table_of(chronicle, study_command("story", chronicle, store))
+    name = chronicle.spec.name
+    told = None if store is None else pieces.study_command("story", name, store)
+    table = table_of(chronicle, told)
     body = [
         pieces.head(chronicle),
         *_figures(figures),
         pieces.trials(table, len(chronicle.trials)),
         pieces.decisions(chronicle),
-        pieces.commands(chronicle, store),
-        f'<footer class="note">Made by Paceline {__version__} from the study\'s log. '
+        pieces.commands(chronicle, store, again),
+        '<footer class="note">Made by Paceline '
+        f"{version('paceline')} from the study's log. "
         "This file needs no network.</footer>",
         "<noscript>The figures and the table of trials need JavaScript.</noscript>",
     ]
@@ -136,10 +146,11 @@ def _card(name: str, figure: go.Figure) -> str:
     heading, note = (
         html.escape(html.unescape(text or "")) for text in (title.text, title.subtitle.text)
     )
+    said = f'<p class="note">{note}</p>' if note else ""
     axes = len(figure.layout.xaxis.tickvals or ())
     room = f' style="min-width:{_AXIS_ROOM[name] * axes}px"' if name in _AXIS_ROOM and axes else ""
     return (
-        f'<figure class="card"><figcaption><h2>{heading}</h2><p class="note">{note}</p>'
+        f'<figure class="card"><figcaption><h2>{heading}</h2>{said}'
         f'</figcaption><div class="scroll"><div class="plot" data-figure="{name}"{room}>'
         "</div></div></figure>"
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 5000
 MOST_STORIES = 1000
 # Hyperparameters with a column of their own; a row that is opened shows them all.
-MOST_COLUMNS = 8
+MOST_COLUMNS = 6
 _CELL = 32
 
 # A value, or a pair of what it sorts by and what it shows; None: there is none.
@@ -62,8 +62,8 @@ class Table(Struct, frozen=True, kw_only=True):
     by: int
 
 
-def table_of(chronicle: Chronicle, story_command: str) -> Table:
-    """Return the trials of a study as a table."""
+def table_of(chronicle: Chronicle, story_command: str | None) -> Table:
+    """Return the trials of a study as a table; the command tells the stories it leaves out."""
     spec = chronicle.spec
     ranked = sorted(
         chronicle.trials,
@@ -94,7 +94,9 @@ def table_of(chronicle: Chronicle, story_command: str) -> Table:
         columns=columns,
         rows=rows,
         stories={str(trial.trial): trial.story for trial in ranked[:MOST_STORIES]},
-        untold=f"Told by: {story_command} TRIAL",
+        untold="Its story is left out here."
+        if story_command is None
+        else f"Told by: {story_command} TRIAL",
         shades={shade.key: shade.colour for shade in SHADES},
         by=3,
     )

@@ -19,7 +19,7 @@ from paceline.core.decisions import Go, Pause
 from paceline.core.events import Opened
 from paceline.core.ports import Pick
 from paceline.core.values import NO_LOSS
-from paceline.policies.ladder import Rung, milestones
+from paceline.policies.ladder import Rung, first_rung, milestones
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,8 +84,7 @@ class Asha:
         return None
 
     def _open(self, spec: StudySpec) -> None:
-        first = max(1, spec.epochs // 100) if self._first is None else self._first
-        self._levels = milestones(min(first, spec.epochs), self._eta, spec.epochs)
+        self._levels = milestones(first_rung(self._first, spec.epochs), self._eta, spec.epochs)
         self._rungs = {level: Rung(level, self._eta) for level in self._levels[:-1]}
         self._after = dict(zip(self._levels, self._levels[1:], strict=False))
         self._highest_first = list(reversed(self._rungs.values()))

@@ -29,6 +29,16 @@ def milestones(first: int, eta: int, epochs: int) -> list[int]:
     return [*levels, epochs]
 
 
+def first_rung(given: int | None, epochs: int) -> int:
+    """Return the first rung: what is given, or one percent of the epochs, at least one."""
+    return min(max(1, epochs // 100) if given is None else given, epochs)
+
+
+def halvings(first: int, eta: int, epochs: int) -> int:
+    """Return how often `first` can be multiplied by eta without passing the last epoch."""
+    return len(milestones(first, eta, epochs + 1)) - 2
+
+
 class Rung:
     """The scores of all who reached a milestone; keeps apart the best n // eta of them.
 

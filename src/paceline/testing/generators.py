@@ -3,7 +3,7 @@
 Knows the port and the domains a space can have. Subclass the kit whose promises yours makes, give
 `make`, and run pytest: `GeneratorLaws` for any, `GeneratorContract` for one that is a function of
 its number, `SpaceGeneratorContract` for one that fills a space, `SeededGeneratorContract` for one
-that draws by lot.
+that draws by lot, `SamplerContract` for one that learns, and so is asked beside the loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from paceline.core.decisions import EndCause
-from paceline.core.events import Opened
+from paceline.core.events import Opened, Proposed
 from paceline.core.space import (
     Dimension,
     Space,
@@ -29,6 +29,7 @@ from paceline.core.values import Budget, Config, Status, Value
 from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.machine.machine import Machine
 from paceline.plan.settings import canonical
+from paceline.testing.probe import ProbePolicy
 from paceline.testing.studies import (
     Adding,
     Rehearsal,
@@ -61,12 +62,25 @@ NESTED: Config = {
     "lr": {"piecewise": [[0, loguniform(1e-3, 1.0)], [30, choice([0.1, 0.01])], [60, 1e-4]]},
     "net": {"widths": [choice([32, 64]), randint(1, 9), 10], "skip": choice([True, False])},
 }
+# Options with domains of their own, and one of these with options again.
+CONDITIONAL: Config = {
+    "decay": uniform(0.0, 1.0),
+    "optimizer": choice(
+        [
+            {"kind": "sgd", "momentum": uniform(0.0, 1.0), "lr": choice([0.1, 0.01])},
+            {"kind": "adam", "warm": choice([None, {"epochs": randint(1, 9)}])},
+            "none",
+        ]
+    ),
+}
 
 
 class GeneratorLaws:
     """What the machine relies on, however configs are found."""
 
     make: Callable[..., Generator]
+    # In a study of the kit: more than a sampler draws before it learns.
+    trials = 24
 
     def generator(self) -> Generator:
         """Return the generator that the clauses ask."""
@@ -102,7 +116,7 @@ class GeneratorLaws:
     def study(self, generator: Generator) -> Rehearsal:
         """Return a study in which every other attempt or so fails, for good."""
         trace = table([[0.0]], epochs=4)
-        spec = spec_for(trace, retries=0, budget=Budget(trials=24))
+        spec = spec_for(trace, retries=0, budget=Budget(trials=self.trials))
         cluster = Cluster(slots=3, proposal_s=0.3, faults=Faults(mean_life_s=6.0))
         return Rehearsal(spec, brains_for(trace, generator=generator), Adding(), cluster)
 
@@ -133,8 +147,8 @@ class GeneratorContract(GeneratorLaws):
             assert trial.config == canonical(config), f"trial {trial.id} is not config {trial.id}"
 
 
-class SpaceGeneratorContract(GeneratorContract):
-    """What every Generator that fills a space must satisfy: `make` takes the space."""
+class SpaceGeneratorLaws(GeneratorLaws):
+    """What any Generator that fills a space must satisfy: `make` takes the space."""
 
     def generator(self) -> Generator:
         return self.make(EVERY_KIND)
@@ -147,6 +161,14 @@ class SpaceGeneratorContract(GeneratorContract):
         for config in _configs(self.make(NESTED)):
             _inside(NESTED, config)
             canonical(config)
+
+    def test_domains_inside_options_are_filled_where_those_are_chosen(self) -> None:
+        configs = list(_configs(self.make(CONDITIONAL)))
+        read = [Space(CONDITIONAL).read(config) for config in configs]
+        assert {values["optimizer"] for values in read} == {0, 1, 2}, "an option never comes"
+        warm = [each["warm"] for config in configs if "warm" in (each := config["optimizer"])]
+        assert any(value is None for value in warm), "an option's option never comes"
+        assert any(value is not None for value in warm), "an option's option never comes"
 
     def test_it_works_without_a_free_dimension(self) -> None:
         fixed: Config = {"lr": 0.1, "net": {"widths": [1, 2]}}
@@ -168,8 +190,12 @@ class SpaceGeneratorContract(GeneratorContract):
         assert len(pairs) == 9, f"of the nine pairs of two choices only {len(pairs)} come"
 
 
-class SeededGeneratorContract(SpaceGeneratorContract):
-    """What every Generator that draws by lot must satisfy besides."""
+class SpaceGeneratorContract(SpaceGeneratorLaws, GeneratorContract):
+    """What every pure Generator that fills a space must satisfy: `make` takes the space."""
+
+
+class SeededGeneratorLaws(SpaceGeneratorLaws):
+    """What any Generator that draws from a space by lot must satisfy."""
 
     def test_different_seeds_give_different_configs(self) -> None:
         drawn = []
@@ -181,6 +207,54 @@ class SeededGeneratorContract(SpaceGeneratorContract):
     def test_a_seed_gives_many_different_configs(self) -> None:
         drawn = [repr(config) for config in _configs(self.make({"x": uniform(0.0, 1.0)}))]
         assert len(set(drawn)) == MANY, f"{MANY - len(set(drawn))} of {MANY} configs come again"
+
+
+class SeededGeneratorContract(SeededGeneratorLaws, SpaceGeneratorContract):
+    """What every pure Generator that draws by lot must satisfy."""
+
+
+class SamplerContract(SeededGeneratorLaws):
+    """What every Generator that learns from the log, and is not pure, must satisfy.
+
+    A proposal is a function of the log up to the question for it, the study's seed and its number.
+    """
+
+    def test_the_same_log_gives_the_same_proposals(self) -> None:
+        one, two = self.learned(), self.learned()
+        assert one.steps == two.steps, "two studies that are told the same get other proposals"
+
+    def test_a_study_that_was_cut_gets_the_same_proposals(self) -> None:
+        whole = self.learned().steps
+        for share in (0.2, 0.55, 0.9):
+            log = whole[: int(share * len(whole))]
+            again = self.learning().resume(log).steps
+            assert again == whole, (
+                f"cut after {len(log)} of {len(whole)} steps it goes on otherwise"
+            )
+
+    def test_what_comes_in_while_it_thinks_changes_nothing(self) -> None:
+        whole = self.learned().steps
+        answers = [at for at, step in enumerate(whole) if isinstance(step.event, Proposed)]
+        for at in answers[3 :: len(answers) // 3]:
+            event = whole[at].event
+            assert isinstance(event, Proposed)
+            late = self.learning()
+            for step in whole[:at]:
+                late.machine.fold(step)
+            config = late.brains.generator.propose(event.number, late.state)
+            assert config == event.config, f"asked late, proposal {event.number} is another one"
+
+    def learned(self) -> Rehearsal:
+        """Return the study after its end."""
+        return self.learning().run()
+
+    def learning(self) -> Rehearsal:
+        """Return a study of trials that fail, wait and are stopped, where thinking takes time."""
+        trace = table([[0.0]], epochs=9)
+        spec = spec_for(trace, retries=0, seed=4, budget=Budget(trials=self.trials))
+        cluster = Cluster(slots=3, proposal_s=1.3, faults=Faults(mean_life_s=20.0))
+        brains = brains_for(trace, ProbePolicy(seed=1), generator=self.generator())
+        return Rehearsal(spec, brains, Adding(), cluster)
 
 
 def _opened(generator: Generator, seed: int = 0) -> StudyView:

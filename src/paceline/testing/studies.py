@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import AnyDecision, Entry, Step
     from paceline.core.events import AnyEvent
-    from paceline.core.ports import Allocator, Engine, Generator, Policy, Workload
+    from paceline.core.ports import Allocator, CurveModel, Engine, Generator, Policy, Workload
 
 T = TypeVar("T")
 
@@ -152,12 +152,14 @@ class Rehearsal:
         workload: Workload,
         cluster: Cluster,
         commands: Mapping[int, Command] | None = None,
+        curves: CurveModel | None = None,
     ) -> None:
         self.spec = spec
         self.brains = brains
         self.machine = Machine(brains)
         self.state = self.machine.state
-        self.engine = SimEngine(workload, cluster, Advice(Last(), brains.generator, self.state))
+        advice = Advice(curves or Last(), brains.generator, self.state)
+        self.engine = SimEngine(workload, cluster, advice)
         self.steps: list[Step] = []
         # After so many steps somebody sends this command.
         self._commands = sorted((commands or {}).items())

@@ -1,14 +1,13 @@
 """Work beside the loop: forecasts and proposals, in a thread that never holds up a report.
 
-Knows a queue of finished answers and a pipe that wakes whoever waits for one. Does not know what is
-computed.
+Knows a queue of work, one of finished answers, and a pipe that wakes whoever waits for one. Does
+not know what is computed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -17,30 +16,32 @@ if TYPE_CHECKING:
 
     from paceline.core.events import Forecasted, Proposed
 
+    Work = Callable[[], Forecasted | Proposed]
+
 
 class Beside:
     """One thread, made when it is first needed, and its answers in the order they are ready."""
 
     def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
+        self._thread: threading.Thread | None = None
+        self._work: SimpleQueue[Work | None] = SimpleQueue()
         self._answers: SimpleQueue[Forecasted | Proposed] = SimpleQueue()
         self._bell, self._ring = os.pipe()
+        # Nobody rings after the close: the pipe's number may be another file's by then.
+        self._lock = threading.Lock()
+        self._closed = False
 
     def fileno(self) -> int:
         """Return what becomes readable when an answer is ready."""
         return self._bell
 
-    def do(self, work: Callable[[], Forecasted | Proposed]) -> None:
+    def do(self, work: Work) -> None:
         """Have this worked out."""
-
-        def worked() -> None:
-            self._answers.put(work())
-            with contextlib.suppress(OSError):
-                os.write(self._ring, b"!")
-
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="paceline-advice")
-        self._pool.submit(worked)
+        self._work.put(work)
+        if self._thread is None:
+            # A daemon: whoever is still thinking when all is over holds up nobody.
+            self._thread = threading.Thread(target=self._run, name="paceline-advice", daemon=True)
+            self._thread.start()
 
     def answer(self) -> Forecasted | Proposed:
         """Return the next answer; call it once for each time the pipe becomes readable."""
@@ -49,7 +50,15 @@ class Beside:
 
     def close(self) -> None:
         """Start nothing more; what runs is left to end by itself."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-        os.close(self._bell)
-        os.close(self._ring)
+        with self._lock:
+            self._closed = True
+            os.close(self._bell)
+            os.close(self._ring)
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None and not self._closed:
+            self._answers.put(work())
+            with self._lock:
+                if not self._closed:
+                    os.write(self._ring, b"!")

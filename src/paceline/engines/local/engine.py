@@ -24,6 +24,7 @@ from paceline.core import events as e
 from paceline.core.values import loss_of
 from paceline.engines.local.beside import Beside
 from paceline.engines.local.life import Life
+from paceline.engines.local.owed import Owed
 from paceline.worker import channel as c
 from paceline.worker.trial import name_of
 from paceline.worker.wire import Exited
@@ -78,8 +79,7 @@ class LocalEngine:
         self._configs: list[Config] = []
         self._lives: dict[AttemptId, Life] = {}
         self._by_worker: dict[int, Life] = {}
-        # Attempts of the log that is being resumed: their processes died with their driver.
-        self._lost: dict[AttemptId, None] = {}
+        self._owed = Owed()
         # Those who have said that they saved: at their goal they go, unless it is moved on.
         self._parked: list[Life] = []
         # The best loss so far: whoever beats it saves at once.
@@ -111,15 +111,12 @@ class LocalEngine:
         event = step.event
         if isinstance(event, e.Saved):
             self._shelf.saved((event.attempt, event.epoch), event.digest)
-        elif isinstance(event, e.Ended):
-            self._lost.pop(event.attempt, None)
         elif isinstance(event, e.Reported):
             self._better(event)
+        self._owed.take(step)
         for decision in step.decisions:
             if isinstance(decision, d.Open):
                 self._configs.append(decision.config)
-            elif isinstance(decision, d.Launch):
-                self._lost[decision.attempt] = None
             elif isinstance(decision, d.WakeAt):
                 self._wake_at(decision)
 
@@ -187,10 +184,12 @@ class LocalEngine:
     def _open(self) -> None:
         self._opened = True
         self._told.append(e.CapacityChanged(at=self.now, slots=tuple(self._slots)))
-        for attempt in self._lost:
+        attempts, questions = self._owed.settle()
+        for attempt in attempts:
             note = "its driver was gone"
             self._told.append(e.Ended(at=self.now, attempt=attempt, cause=e.Cause.LOST, note=note))
-        self._lost.clear()
+        for question in questions:
+            self._ask(question)
         if self._patience.hang_s is not None:
             self._after(self._patience.hang_s / 4, self._look_for_hanging)
 

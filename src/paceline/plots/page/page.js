@@ -36,20 +36,36 @@
     return update;
   };
 
+  // Bars that touch are told apart by the ground between them.
+  const separate = async (plot, on) => {
+    const bars = plot.data.flatMap((trace, at) => (trace.marker?.line?.width ? [at] : []));
+    if (bars.length) await Plotly.restyle(plot, { "marker.line.color": inks(on).card }, bars);
+  };
+
   const paint = (on, size = () => ({})) =>
     Promise.all(
-      plots.map((plot) => Plotly.relayout(plot, { ...colours(plot.layout, on), ...size(plot) })),
+      plots.map(async (plot) => {
+        await Plotly.relayout(plot, { ...colours(plot.layout, on), ...size(plot) });
+        await separate(plot, on);
+      }),
     );
 
   // What fits on a page across, in a card alone and in one of two.
   const onPaper = (plot) => ({ width: plot.closest(".pair") ? 480 : 990 });
   const onScreen = () => ({ width: null, autosize: true });
 
+  // Without a pointer that hovers, plotly's buttons would lie on the legend for ever, and a finger
+  // that wants to scroll would zoom.
+  const touch = window.matchMedia("(hover: none)").matches;
+  const config = { ...payload.config, ...(touch ? { displayModeBar: false } : {}) };
+
   const draw = async () => {
     for (const plot of plots) {
       const { data, layout } = payload.figures[plot.dataset.figure];
-      await Plotly.newPlot(plot, data, layout, payload.config);
+      if (touch) layout.dragmode = false;
+      await Plotly.newPlot(plot, data, layout, config);
       await Plotly.relayout(plot, colours(layout, dark.matches));
+      await separate(plot, dark.matches);
       plot.on("plotly_click", (event) => {
         const found = event.points[0]?.customdata;
         const trial = Array.isArray(found) ? found[0] : found;
@@ -68,7 +84,7 @@
   // Trials
 
   const { columns, rows, stories, shades } = payload.table;
-  const PAGE = 100;
+  const PAGE = 25;
   const body = document.querySelector("#trials tbody");
   const heads = [...document.querySelectorAll("#trials th")];
   const filter = document.getElementById("filter");

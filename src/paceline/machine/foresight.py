@@ -1,0 +1,133 @@
+"""How far forecasts can be trusted in this study: a fold of what was forecast and what came.
+
+Knows rows of quantiles and the losses that were met later. Corrects chances by it, and says when
+they are worth less than the base rate. Only horizons that a trial lives to see are scored: whoever
+was stopped before is silent about whether that was right.
+
+The map follows Kuleshov, Fenner and Ermon, "Accurate Uncertainties for Deep Learning Using
+Calibrated Regression" (ICML 2018): of all losses met so far, how many lay below each level.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from paceline.core.values import LEVELS
+
+if TYPE_CHECKING:
+    from paceline.core.values import Forecast, TrialId
+
+# The map starts as the identity, which weighs like so many losses met.
+_PRIOR = 50.0
+# Chances are judged by the last so many that can be, once there are so few.
+_RECENT, _LEAST = 100, 20
+# Levels between which four of five, and nineteen of twenty, losses should lie.
+_WIDE = (LEVELS.index(0.025), LEVELS.index(0.975))
+_NARROW = (LEVELS.index(0.1), LEVELS.index(0.9))
+
+
+class _Bet(NamedTuple):
+    """What was said about one later epoch of a trial."""
+
+    forecast: Forecast
+    # The best loss of the study at that time, and the chance of coming below it.
+    best: float
+    chance: float
+
+
+class Foresight:
+    """Forecasts and what became of them."""
+
+    def __init__(self) -> None:
+        # Forecasts that were met. Each counts one, however many epochs it is about: what it says of
+        # them goes wrong together.
+        self.met = 0.0
+        self._inside = {_NARROW: 0.0, _WIDE: 0.0}
+        # How many lay below the first level, between the first and the second, and so on.
+        self._bins = [0.0] * (len(LEVELS) + 1)
+        self._open: dict[TrialId, dict[int, list[_Bet]]] = {}
+        # For each chance that can be judged: its squared error, and that of the base rate.
+        self._errors: deque[tuple[float, float]] = deque(maxlen=_RECENT)
+        self._judged = self._happened = 0
+
+    def given(self, trial: TrialId, forecast: Forecast, best: float) -> None:
+        """Remember a forecast until its epochs come."""
+        bets = self._open.setdefault(trial, {})
+        for epoch in forecast.epochs:
+            bet = _Bet(forecast, best, self.chance(forecast, epoch, best))
+            bets.setdefault(epoch, []).append(bet)
+
+    def reached(self, trial: TrialId, epoch: int, loss: float) -> None:
+        """Score what was said about this epoch."""
+        bets = self._open.get(trial)
+        for bet in bets.pop(epoch, ()) if bets else ():
+            row = bet.forecast.row(epoch)
+            weight = 1.0 / len(bet.forecast.epochs)
+            self.met += weight
+            # On a tie a loss lies between the places it could have.
+            self._bins[(bisect_left(row, loss) + bisect_right(row, loss)) // 2] += weight
+            for band in self._inside:
+                self._inside[band] += weight * (row[band[0]] <= loss <= row[band[1]])
+            if epoch == bet.forecast.epochs[0]:
+                self._judge(bet.chance, loss <= bet.best)
+
+    def _judge(self, chance: float, happened: bool) -> None:
+        base = (self._happened + 1.0) / (self._judged + 2.0)
+        self._errors.append(((chance - happened) ** 2, (base - happened) ** 2))
+        self._judged += 1
+        self._happened += happened
+
+    def forget(self, trial: TrialId) -> None:
+        """The trial has ended: its later epochs never come."""
+        self._open.pop(trial, None)
+
+    def chance(self, forecast: Forecast, epoch: int, loss: float) -> float:
+        """Return the probability of `loss` or lower, as experience in this study corrects it."""
+        said = forecast.chance(epoch, loss)
+        if not self.met:
+            return said
+        at = bisect_right(LEVELS, said)
+        low, high = (0.0, *LEVELS)[at], (*LEVELS, 1.0)[at]
+        below, above = self._share(at), self._share(at + 1)
+        return below if high == low else below + (said - low) / (high - low) * (above - below)
+
+    def _share(self, at: int) -> float:
+        """Return how many losses lay below the level before bin `at`, drawn towards that level."""
+        level = (0.0, *LEVELS, 1.0)[at]
+        return (sum(self._bins[:at]) + _PRIOR * level) / (self.met + _PRIOR)
+
+    @property
+    def coverage(self) -> tuple[float, float] | None:
+        """How many losses lay in the 80 % and in the 95 % intervals; None before the first."""
+        if not self.met:
+            return None
+        return self._inside[_NARROW] / self.met, self._inside[_WIDE] / self.met
+
+    @property
+    def brier(self) -> tuple[float, float] | None:
+        """The mean squared errors of recent chances and of the base rate; None where too few."""
+        if len(self._errors) < _LEAST:
+            return None
+        count = len(self._errors)
+        own, base = (sum(column) / count for column in zip(*self._errors, strict=True))
+        return own, base
+
+    @property
+    def distrust(self) -> str:
+        """Why chances should not be used now; empty where they may be."""
+        brier = self.brier
+        if brier is None:
+            return ""
+        own, base = brier
+        count = len(self._errors)
+        gaps = [mine - theirs for mine, theirs in self._errors]
+        spread = sum((gap - (own - base)) ** 2 for gap in gaps) / (count - 1)
+        # Worse by more than chance would explain: one standard error of the mean.
+        if own - base <= (spread / count) ** 0.5:
+            return ""
+        return (
+            f"forecasts have been worse than the base rate: Brier score {own:.3f} against "
+            f"{base:.3f} over the last {count}"
+        )

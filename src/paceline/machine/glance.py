@@ -1,0 +1,125 @@
+"""A study at a glance: its row and its best, read off its state.
+
+Knows what a reader wants to know first; values are as reported, not turned. The JSON of its structs
+is a contract: `docs/json.md`. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from paceline.core.values import NO_LOSS, Config, Status
+from paceline.plan.tree import node_of
+
+if TYPE_CHECKING:
+    from paceline.core.values import StudySpec
+    from paceline.machine.state import StudyState
+
+
+class StudyRow(Struct, frozen=True, kw_only=True):
+    """A study at a glance."""
+
+    name: str
+    policy: str
+    allocator: str
+    curves: str
+    metric: str
+    mode: str
+    epochs: int
+    seed: int
+    # "ended" or "unfinished"; `end` and `end_why` say what ended it.
+    status: str
+    end: str | None
+    end_why: str | None
+    clock_s: float
+    slot_seconds: float
+    target: float | None
+    deadline_s: float | None
+    trials: int
+    trials_finished: int
+    trials_stopped: int
+    trials_failed: int
+    epochs_trained: int
+    reports: int
+    best_value: float | None
+    best_trial: int | None
+    best_epoch: int | None
+
+
+class CheckpointName(Struct, frozen=True, kw_only=True):
+    """What a checkpoint is called: the attempt that saved it, and the epochs in it."""
+
+    attempt: int
+    epoch: int
+
+
+class Best(Struct, frozen=True, kw_only=True):
+    """The best that a study has found."""
+
+    study: str
+    metric: str
+    mode: str
+    value: float
+    trial: int
+    epoch: int
+    config: Config
+    # None: none was saved at that epoch.
+    checkpoint: CheckpointName | None
+
+
+def row_of(state: StudyState) -> StudyRow:
+    """Return a study at a glance."""
+    spec, end, best = state.spec, state.end, state.best
+    fates = [trial.ended for trial in state.trials]
+    return StudyRow(
+        name=spec.name,
+        policy=str(spec.policy),
+        allocator=str(spec.allocator),
+        curves=str(spec.curves),
+        metric=spec.metric,
+        mode=spec.mode,
+        epochs=spec.epochs,
+        seed=spec.seed,
+        status="unfinished" if end is None else "ended",
+        end=None if end is None else end.cause.value,
+        end_why=None if end is None else end.why,
+        clock_s=state.now,
+        slot_seconds=state.slot_seconds,
+        target=None if spec.budget.target is None else spec.budget.target.value,
+        deadline_s=spec.budget.deadline_s,
+        trials=len(fates),
+        trials_finished=fates.count(Status.FINISHED),
+        trials_stopped=fates.count(Status.STOPPED),
+        trials_failed=fates.count(Status.FAILED),
+        epochs_trained=state.epochs_trained,
+        reports=state.reports,
+        best_value=value_of(state.best_loss, spec),
+        best_trial=None if best is None else best.id,
+        best_epoch=None if best is None else state.best_epoch,
+    )
+
+
+def best_of(state: StudyState) -> Best | None:
+    """Return the best that was found; None where no trial has reported a number."""
+    spec, trial = state.spec, state.best
+    if trial is None:
+        return None
+    epoch = state.best_epoch
+    attempt = (node_of(trial.leaf, epoch).saves or {}).get(epoch)
+    return Best(
+        study=spec.name,
+        metric=spec.metric,
+        mode=spec.mode,
+        value=spec.sign * trial.best_loss,
+        trial=trial.id,
+        epoch=epoch,
+        config=trial.config,
+        checkpoint=None if attempt is None else CheckpointName(attempt=attempt, epoch=epoch),
+    )
+
+
+def value_of(loss: float, spec: StudySpec) -> float | None:
+    """Return a loss as it was reported; None where there was no number."""
+    return None if loss == NO_LOSS else spec.sign * loss

@@ -1,0 +1,64 @@
+"""Asynchronous successive halving in its stopping form.
+
+Rule: at rung r·eta^k, stop a trial iff its loss > the 1/eta quantile of the losses that came to
+this rung before it. Nobody is paused and nobody comes back.
+
+Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020; this form is the one
+of Ray Tune and Syne Tune. Changed against them: trials that share the epoch of a rung count once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.core.decisions import Stop
+from paceline.core.events import Opened
+from paceline.core.values import NO_LOSS
+from paceline.policies.fifo import Fifo
+from paceline.policies.ladder import first_rung, milestones
+from paceline.policies.order import Boards
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.core.decisions import Entry
+    from paceline.core.ports import StudyView, TrialView, Verdict
+    from paceline.core.values import TrialId
+
+
+class AshaStop(Fifo):
+    """Stop whoever is not among the best 1/eta when it comes to a rung."""
+
+    def __init__(self, *, eta: int = 4, first: int | None = None) -> None:
+        milestones(1 if first is None else first, eta, 1)  # refuses what cannot be meant
+        self._eta = eta
+        self._first = first
+        self._rungs: frozenset[int] = frozenset()
+        self._boards = Boards(1.0 / eta)
+        # For each trial on a rung: the cutoff it met, and of how many.
+        self._met: dict[TrialId, tuple[float, int]] = {}
+
+    def see(self, entry: Entry, study: StudyView) -> None:
+        for trial in study.delivered:
+            if trial.epoch in self._rungs:
+                origin = trial.origin(trial.epoch) if study.spec.share else None
+                self._met[trial.id] = self._boards.record(trial.epoch, trial.loss, origin)
+        for trial in study.departed:
+            self._met.pop(trial.id, None)
+        if isinstance(entry, Opened):
+            first = first_rung(self._first, entry.spec.epochs)
+            self._rungs = frozenset(milestones(first, self._eta, entry.spec.epochs)[:-1])
+
+    def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        if trial.epoch not in self._rungs or not trial.alive:
+            return ()
+        cutoff, count = self._met.get(trial.id, (NO_LOSS, 0))
+        if trial.loss <= cutoff:
+            return ()
+        spec = study.spec
+        value = "none" if trial.loss == NO_LOSS else f"{spec.sign * trial.loss:.4g}"
+        why = (
+            f"{spec.metric} {value} at epoch {trial.epoch} is worse than "
+            f"{spec.sign * cutoff:.4g}, the best 1/{self._eta} of the {count} before it"
+        )
+        return (Stop(trial=trial.id, why=why),)

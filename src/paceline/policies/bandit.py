@@ -1,0 +1,72 @@
+"""Action elimination, as in TuPAQ: stop whoever is far behind the best.
+
+Rule: every `boundary` epochs, keep a trial iff its best value times (1 + slack) > best of all.
+
+Sparks et al., "Automating Model Search for Large Scale Machine Learning", SoCC 2015; as
+HyperDrive's Bandit: Rasley et al., Middleware 2017. The rule needs values that are larger where
+they are better, and not negative. Where a metric is minimised, or was ever negative, values are
+therefore gains: how far a loss lies below the median loss of all first epochs; a trial without any
+gain is as far behind as can be.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.core.decisions import Stop
+from paceline.core.errors import SpecError
+from paceline.core.events import Opened
+from paceline.core.values import NO_LOSS
+from paceline.policies.fifo import Fifo
+from paceline.policies.order import Quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.core.decisions import Entry
+    from paceline.core.ports import StudyView, TrialView, Verdict
+
+
+class Bandit(Fifo):
+    """Keep who is within reach of the best."""
+
+    def __init__(self, *, boundary: int | None = None, slack: float = 0.5) -> None:
+        if boundary is not None and boundary < 1:
+            raise SpecError(f"bandit: boundary={boundary} cannot be meant: give 1 or more.")
+        if slack < 0.0:
+            raise SpecError(f"bandit: slack={slack:g} cannot be meant: give 0 or more.")
+        # None: a tenth of the epochs, at least one.
+        self._given = boundary
+        self._boundary = boundary or 1
+        self._slack = slack
+        self._gains = False
+        self._start = Quantile(0.5)
+
+    def see(self, entry: Entry, study: StudyView) -> None:
+        for trial in study.delivered:
+            if trial.epoch == 1:
+                self._start.add(trial.loss)
+            # A loss above zero is a metric below it, where higher is better.
+            self._gains = self._gains or 0.0 < trial.loss < NO_LOSS
+        if isinstance(entry, Opened):
+            self._boundary = self._given or max(1, entry.spec.epochs // 10)
+            self._gains = entry.spec.mode == "min"
+
+    def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        if trial.epoch % self._boundary or not trial.alive or study.best_loss == NO_LOSS:
+            return ()
+        start = self._start.value if self._gains else 0.0
+        if start == NO_LOSS:
+            return ()
+        own, best = start - trial.best_loss, start - study.best_loss
+        # Who equals the best is never behind it, whatever the sign.
+        if own * (1.0 + self._slack) > best or trial.best_loss <= study.best_loss:
+            return ()
+        spec = study.spec
+        value = "none" if trial.best_loss == NO_LOSS else f"{spec.sign * trial.best_loss:.4g}"
+        measure = f" as gains over {spec.sign * start:.4g}" if self._gains else ""
+        why = (
+            f"best {spec.metric} {value} by epoch {trial.epoch} times {1.0 + self._slack:g} does "
+            f"not reach the best of all, {spec.sign * study.best_loss:.4g}{measure}"
+        )
+        return (Stop(trial=trial.id, why=why),)

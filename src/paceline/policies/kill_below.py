@@ -1,0 +1,38 @@
+"""Stop whoever has learned nothing by a given epoch.
+
+Rule: at every epoch from `after` on, stop a trial iff the best value of its metric is worse than
+`value`: the kill threshold of HyperDrive (Rasley et al., Middleware 2017), such as 0.15 where
+guessing gives 0.10. Meant to stand beside another policy: `asha+kill_below:value=0.15,after=10`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.core.decisions import Stop
+from paceline.core.errors import SpecError
+from paceline.core.values import NO_LOSS
+from paceline.policies.fifo import Fifo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.core.ports import StudyView, TrialView, Verdict
+
+
+class KillBelow(Fifo):
+    """Stop who is no better than guessing."""
+
+    def __init__(self, *, value: float, after: int = 1) -> None:
+        if after < 1:
+            raise SpecError(f"kill_below: after={after} cannot be meant: give 1 or more.")
+        self._value = value
+        self._after = after
+
+    def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        spec = study.spec
+        if trial.epoch < self._after or trial.best_loss <= spec.sign * self._value:
+            return ()
+        best = "none" if trial.best_loss == NO_LOSS else f"{spec.sign * trial.best_loss:.4g}"
+        why = f"best {spec.metric} {best} by epoch {trial.epoch} is worse than {self._value:g}"
+        return (Stop(trial=trial.id, why=why),)

@@ -1,0 +1,50 @@
+"""Stop whoever has stopped improving.
+
+Rule: stop a trial iff its best loss of the last `patience` epochs is not lower, by more than
+`least`, than its best before them. Meant to stand beside another policy: `asha+plateau`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.core.decisions import Stop
+from paceline.core.errors import SpecError
+from paceline.policies.fifo import Fifo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.core.decisions import Entry
+    from paceline.core.ports import StudyView, TrialView, Verdict
+    from paceline.core.values import TrialId
+
+
+class Plateau(Fifo):
+    """Lose patience with who stands still."""
+
+    def __init__(self, *, patience: int = 10, least: float = 0.0) -> None:
+        if patience < 1:
+            raise SpecError(f"plateau: patience={patience} cannot be meant: give 1 or more.")
+        if least < 0.0:
+            raise SpecError(f"plateau: least={least:g} cannot be meant: give 0 or more.")
+        self._patience = patience
+        self._least = least
+        # By trial: the loss that counts as its best, and the epoch it was met at.
+        self._bests: dict[TrialId, tuple[float, int]] = {}
+
+    def see(self, entry: Entry, study: StudyView) -> None:
+        for trial in study.delivered:
+            best = self._bests.get(trial.id)
+            if best is None or trial.loss < best[0] - self._least:
+                self._bests[trial.id] = (trial.loss, trial.epoch)
+        for trial in study.departed:
+            self._bests.pop(trial.id, None)
+
+    def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        best = self._bests.get(trial.id)
+        if best is None or trial.epoch - best[1] < self._patience:
+            return ()
+        margin = f" by more than {self._least:g}" if self._least else ""
+        why = f"{study.spec.metric} has not improved{margin} in the {self._patience} epochs since "
+        return (Stop(trial=trial.id, why=f"{why}epoch {best[1]}"),)

@@ -1,0 +1,21 @@
+"""Where tests find data sets that are too large to come with the repository."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+DEBIAN = "/usr/share/datasets/fashion-mnist"
+
+
+def fashion_mnist() -> Path:
+    """Return the folder with Fashion-MNIST's four files, or skip the test."""
+    folder = Path(os.environ.get("FASHION_MNIST") or DEBIAN)
+    if not (folder / "train-images-idx3-ubyte.gz").exists():
+        pytest.skip(
+            f"Fashion-MNIST is not in {folder}: apt install dataset-fashion-mnist, or set "
+            "FASHION_MNIST to its folder"
+        )
+    return folder
