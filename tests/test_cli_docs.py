@@ -18,6 +18,7 @@ import pytest
 from paceline.api.comparison import CompareResult, CompareRow
 from paceline.api.simulation import SimResult
 from paceline.api.studies import StudyList, StudyPage, TrialRow
+from paceline.api.summary import Summary
 from paceline.cli.environment import VARIABLES
 from paceline.cli.main import COMMANDS, commands
 from paceline.machine.glance import Best, CheckpointName, StudyRow
@@ -27,6 +28,7 @@ CLI = ROOT / "docs" / "cli.md"
 JSON = ROOT / "docs" / "json.md"
 # Each object of the documentation, by its heading.
 OBJECTS: dict[str, type[msgspec.Struct]] = {
+    "run": Summary,
     "simulate": SimResult,
     "compare": CompareResult,
     "A row of compare": CompareRow,

@@ -291,14 +291,14 @@ def test_a_study_that_has_ended_is_left_alone(kept: Here) -> None:
     assert (quiet.code, quiet.out) == (0, "")
 
 
-def test_a_study_that_was_not_simulated_is_refused(paceline: Here) -> None:
+def test_a_study_that_was_not_simulated_asks_for_its_file(paceline: Here) -> None:
     log = simulated(source="toy:epochs=2", trials=2)
     opened = log[0].event
     assert isinstance(opened, Opened)
     put("x.db", "study", [replace(log[0], event=replace(opened, engine={}))])
     ran = paceline("resume", "study", "--store", "x.db")
     assert ran.code == 2
-    assert "was not simulated" in ran.err
+    assert "was not started by `paceline run`: give the file" in ran.err
 
 
 def test_a_study_of_options_from_the_future_is_refused(paceline: Here) -> None:

@@ -19,7 +19,7 @@ from paceline.api.parts import build
 from paceline.api.results import Result
 from paceline.api.simulation import brains_of
 from paceline.core.decisions import EndCause
-from paceline.core.errors import SpecError, StudyFailed, StudyInterrupted, StudyTerminated
+from paceline.core.errors import SpecError, StudyFailed, StudyTerminated
 from paceline.core.events import FORMAT, Opened, Resumed, Submitted
 from paceline.engines.advice import Advice
 from paceline.engines.local.devices import find_devices
@@ -64,6 +64,7 @@ class Driver:
         self._train = train
         self._options = options
         self._told = told or {}
+        self._interrupts = Interrupts()
         url = options.get("store")
         self._store: Store = MemoryStore() if url is None else open_store(url, create=True)
         self._engine: LocalEngine | None = None
@@ -126,8 +127,9 @@ class Driver:
     def drive(self, watch: Watch | None = None) -> Result:
         """Run the study to its end and return what was found."""
         if self.machine.state.end is None:
-            self.begin(watch)
-            self._run(watch)
+            with self._interrupts:
+                self.begin(watch)
+                self._run(watch)
             assert self._engine is not None
             self._engine.close()
         end = self.machine.state.end
@@ -145,13 +147,14 @@ class Driver:
         assert self._engine is not None
         state, name = self.machine.state, self.spec.name
         first = len(state.trials)
-        for config, until in trials:
-            event = Submitted(at=self._engine.now, config=canonical(config), until=until)
-            step = self.machine.handle(event)
-            self._store.append(name, [step])
-            self._engine.apply(step)
-        group = state.trials[first:]
-        self._run(watch, lambda: not any(t.alive and t.epoch < t.goal for t in group))
+        with self._interrupts:
+            for config, until in trials:
+                event = Submitted(at=self._engine.now, config=canonical(config), until=until)
+                step = self.machine.handle(event)
+                self._store.append(name, [step])
+                self._engine.apply(step)
+            group = state.trials[first:]
+            self._run(watch, lambda: not any(t.alive and t.epoch < t.goal for t in group))
         return [trial.id for trial in group]
 
     def _run(self, watch: Watch | None, until: Callable[[], bool] | None = None) -> None:
@@ -168,26 +171,26 @@ class Driver:
                 watch(state, ())  # time passes also where nothing happens
             return self._store.inbox(name, after)
 
-        with Interrupts() as interrupts:
+        def enough() -> bool:
+            return self._interrupts.asked is not None or (until is not None and until())
 
-            def enough() -> bool:
-                return interrupts.asked is not None or (until is not None and until())
-
-            run(self.machine, self._engine, remember, inbox, enough)
-            if interrupts.asked is not None and state.end is None:
-                self._engine.close(_GRACE_S)
-                self._gone(interrupts.asked)
+        run(self.machine, self._engine, remember, inbox, enough)
+        asked = self._interrupts.asked
+        if asked is not None and state.end is None:
+            self._engine.close(_GRACE_S)
+            self._gone(asked)
 
     def _gone(self, asked: signal.Signals) -> None:
         """Say that the driver was asked to go, and how the study goes on."""
         name, url = self.spec.name, self._options.get("store")
-        if url is None:
+        if isinstance(self._store, MemoryStore):
             on = "it was kept in memory alone; with name=… and store=… it could go on"
         else:
             on = f"its log in {url} is safe, and the same study run again goes on from there"
         if asked is signal.SIGTERM:
             raise StudyTerminated(f"study {name!r} was terminated: {on}.")
-        raise StudyInterrupted(f"study {name!r} was interrupted: {on}.")
+        # No class of its own: for a subclass Python would not exit as an interrupted program does.
+        raise KeyboardInterrupt(f"study {name!r} was interrupted: {on}.")
 
     def _logged(self, spec: StudySpec) -> list[Step]:
         if spec.name not in self._store.studies():
@@ -230,9 +233,8 @@ class Driver:
         given = self._options.get("files")
         if given is not None:
             return Path(given)
-        if url is None:
-            return Path(tempfile.mkdtemp(prefix="paceline-"))
-        return folder_of(url, self.spec.name)
+        beside = None if url is None else folder_of(url, self.spec.name)
+        return beside or Path(tempfile.mkdtemp(prefix="paceline-"))
 
     def _wall_deadline(self) -> float | None:
         event = self._log[0].event

@@ -37,10 +37,11 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number in self._mine:
+        while self._mine:
+            number = self._mine.pop()
             signal.signal(number, _DEFAULTS[number])
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         if self.asked is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt("interrupted twice: everything ends at once")
         self.asked = signal.Signals(number)

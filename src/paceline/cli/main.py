@@ -17,7 +17,6 @@ import click
 from paceline.core.errors import (
     PacelineError,
     StudyFailed,
-    StudyInterrupted,
     StudyTerminated,
     unknown,
 )
@@ -36,9 +35,12 @@ class Place(NamedTuple):
 
 COMMANDS: dict[str, Place] = {
     "demo": Place("demo", "demo", "Tune a small network on this machine, in a minute."),
+    "run": Place("running", "run", "Run a study file on this machine, before its deadline."),
+    "resume": Place("resuming", "resume", "Go on with an unfinished study."),
+    "stop": Place("ordering", "stop", "End a running study now, with its best result."),
+    "slots": Place("ordering", "slots", "Give a running study more slots, or fewer."),
     "simulate": Place("simulate", "simulate", "Simulate one study on virtual slots."),
     "compare": Place("compare", "compare", "Compare policies: how soon, with how many slots."),
-    "resume": Place("simulate", "resume", "Go on with an unfinished study."),
     "ls": Place("studies", "ls", "List the studies of a store."),
     "show": Place("studies", "show", "Show a study and its trials, best first."),
     "best": Place("studies", "best", "Show the best config a study has found."),
@@ -54,7 +56,7 @@ class Interrupted(Exception):
     """A keyboard interrupt, in a form that click does not turn into an empty line."""
 
     def __init__(self, error: KeyboardInterrupt) -> None:
-        super().__init__(str(error) if isinstance(error, StudyInterrupted) else "interrupted")
+        super().__init__(str(error) or "interrupted")
 
 
 class Commands(click.Group):

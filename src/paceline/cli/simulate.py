@@ -1,4 +1,4 @@
-"""`paceline simulate` and `paceline resume`: one study on virtual slots, from its start or its log.
+"""`paceline simulate`: one study on virtual slots.
 
 Knows where the log goes and when a study has failed. Does not know how anything is simulated.
 """
@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from paceline.api.simulation import simulation_of
-from paceline.api.studies import NewStudy, folded, opened
+from paceline.api.studies import NewStudy
 from paceline.cli.environment import STORE
 from paceline.cli.options import (
     json_option,
     simulation_options,
     simulation_with,
     source_argument,
-    store_option,
-    study_argument,
 )
 from paceline.cli.progress import Bar
 from paceline.core.errors import SpecError
@@ -57,7 +54,7 @@ def simulate(
         raise SpecError("--name is empty: give the study a name, or leave it out.")
     if not store and name is None:
         with Bar("simulating") as bar:
-            return _finish(simulation.run(watch=bar.watch()), as_json)
+            return finish(simulation.run(watch=bar.watch()), as_json)
     keeper = NewStudy(store or STORE.read())
     try:
         with Bar("simulating") as bar:
@@ -65,34 +62,10 @@ def simulate(
     finally:
         # After an interrupt too: what was simulated so far can be resumed.
         keeper.close()
-    return _finish(result, as_json)
+    return finish(result, as_json)
 
 
-@click.command()
-@study_argument
-@store_option
-@json_option
-def resume(study: str, store: str, as_json: bool) -> int:
-    """Go on with an unfinished study.
-
-    A simulated study is lived through again up to where its log ends, and goes on from there; its
-    source must be where it was. A study that has ended is left alone.
-    """
-    with opened(store, lazy=True) as kept:
-        with Bar(f"reading {study}") as bar:
-            log = list(bar.counted(kept.read(study)))
-        end = folded(log).end
-        if end is not None:
-            click.echo(f"study {study!r} has ended: {end.why}.", err=as_json)
-            return 0
-        with Bar(f"simulating {study}") as bar:
-            result = simulation_of(log).resume(
-                log, remember=lambda steps: kept.append(study, steps), watch=bar.watch()
-            )
-    return _finish(result, as_json)
-
-
-def _finish(result: SimResult, as_json: bool) -> int:
+def finish(result: SimResult, as_json: bool) -> int:
     """Show the result; the exit code says whether anything came of the study."""
     if as_json:
         click.echo(msgspec.json.encode(result))

@@ -13,7 +13,7 @@
     └── BrokenInvariant   our bug: the state contradicts itself
 
 A trial that fails is not in this tree: it is an event, never an exception. Neither is a driver that
-was asked to go: StudyInterrupted is a KeyboardInterrupt, StudyTerminated a SystemExit.
+was asked to go: Ctrl-C gives a plain KeyboardInterrupt, SIGTERM a StudyTerminated.
 """
 
 from __future__ import annotations
@@ -70,10 +70,6 @@ class TrialError(PacelineError):
 
 class StudyFailed(PacelineError):
     """The first trials all failed before any report, or none could be had: see the message."""
-
-
-class StudyInterrupted(KeyboardInterrupt):
-    """The keyboard interrupted a study: its driver has gone in order, and the log is safe."""
 
 
 class StudyTerminated(SystemExit):

@@ -16,6 +16,7 @@ from paceline.store.memory import MemoryStore
 if TYPE_CHECKING:
     from paceline.core.ports import Store
 
+_MEMORY = "memory:"
 _SQLITE = "sqlite:///"
 _SUFFIXES = (".db", ".sqlite")
 
@@ -26,7 +27,7 @@ def open_store(url: str, *, create: bool, lazy: bool = False) -> Store:
     With `create`, a file that does not exist is made; without, it is an error and stays absent.
     `lazy` is for simulated studies: a file then holds what is appended up to the last group alone.
     """
-    if url == "memory:":
+    if url == _MEMORY:
         return MemoryStore()
     path = _path(url)
     # Imported here, because SQLAlchemy takes longer to import than most commands run.
@@ -36,12 +37,20 @@ def open_store(url: str, *, create: bool, lazy: bool = False) -> Store:
     return SqlStore(SqliteFile(path), create=create, lazy=lazy)
 
 
-def folder_of(url: str, study: str) -> Path:
-    """Return the folder beside a store where a study's checkpoints and output are kept."""
+def path_of(url: str) -> Path | None:
+    """Return the file of the store at this address; None: it is in memory."""
+    return None if url == _MEMORY else _path(url)
+
+
+def folder_of(url: str, study: str) -> Path | None:
+    """Return the folder beside a store for a study's checkpoints and output; None: in memory."""
+    path = path_of(url)
+    if path is None:
+        return None
     # The name may hold anything; its digest tells apart what looks alike once it is made safe.
     safe = re.sub(r"[^\w.-]+", "-", study).strip(".-")[:80]
     digest = blake2b(study.encode(), digest_size=4).hexdigest()
-    return _path(url).with_suffix(".files") / f"{safe}-{digest}"
+    return path.with_suffix(".files") / f"{safe}-{digest}"
 
 
 def _path(url: str) -> Path:

@@ -25,8 +25,6 @@ BARS = "▁▂▃▄▅▆▇█"
 # Points of a curve that are drawn, and decisions that are shown where there is room.
 CURVE = 12
 DECISIONS = 6
-# Lines that are never given up: the head, and one for who runs.
-LEAST = 6
 
 _STYLES = {
     "running": "green",
@@ -47,8 +45,10 @@ class Size(NamedTuple):
 def picture(state: StudyState, said: Iterable[Said], now: float, size: Size) -> list[Text]:
     """Return the lines of the picture, none longer or more than there is room for."""
     head = _head(state, now)
-    room = max(size.rows, LEAST) - len(head) - 3
-    told = list(said)[-min(DECISIONS, max(room // 2, 0)) :] if room > 1 else []
+    room = size.rows - len(head) - 2
+    # What runs comes first, but for a third.
+    spare = min(DECISIONS, max(room - 1 - len(state.attempts), room // 3))
+    told = list(said)[-spare:] if spare > 0 else []
     left = room - (len(told) + 1 if told else 0)
     lines = [*head, *_running(state, now, max(left, 1))]
     if told:
@@ -152,7 +152,7 @@ def _row(attempt: Attempt, state: StudyState, now: float) -> Text:
 
 
 def _decision(said: Said) -> Text:
-    return Text.assemble((f"{span(said.at):>8}  ", "dim"), " ".join(said.text.split()))
+    return Text.assemble((f"{span(said.at):>8}  ", "dim"), said.text)
 
 
 def _number(loss: float, sign: float) -> str:

@@ -10,18 +10,17 @@ import io
 import shutil
 import sys
 import threading
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
+from rich.text import Text
 
 from paceline.view.picture import Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TextIO
-
-    from rich.text import Text
 
 # The control sequences that every terminal understands.
 _CLEAR_LINE, _CLEAR_BELOW = "\x1b[K", "\x1b[J"
@@ -42,14 +41,17 @@ class Screen:
 
     def __enter__(self) -> Self:
         above = _Above(self)
-        self._redirected.enter_context(redirect_stdout(above))
+        # What goes to a file still does.
+        if sys.stdout.isatty() or sys.stdout is self._stream:
+            self._redirected.enter_context(redirect_stdout(above))
         if sys.stderr.isatty():
             self._redirected.enter_context(redirect_stderr(above))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._redirected.close()
-        self._write(self._back() + _CLEAR_BELOW)
+        with suppress(OSError):  # the terminal may be gone
+            self._write(self._back() + _CLEAR_BELOW)
         self._drawn = []
 
     @property
@@ -64,15 +66,18 @@ class Screen:
 
     def draw(self, lines: Sequence[Text]) -> None:
         """Write these lines over the last ones, in one piece and without clearing them first."""
-        with self._lock, self._console.capture() as captured:
-            for line in lines:
-                self._console.print(line, no_wrap=True, crop=False, soft_wrap=True)
-        drawn = captured.get().splitlines()
         with self._lock:
+            drawn = self._rendered(lines)
             body = "".join(f"{line}{_CLEAR_LINE}\n" for line in drawn)
             self._write(self._back() + body + _CLEAR_BELOW)
             self._drawn = drawn
             self._lengths = [line.cell_len for line in lines]
+
+    def _rendered(self, lines: Sequence[Text]) -> list[str]:
+        # All at once: the console's own work for each print costs more than the text.
+        with self._console.capture() as captured:
+            self._console.print(Text("\n").join(lines), soft_wrap=True)
+        return captured.get().split("\n")[:-1]
 
     def above(self, text: str) -> None:
         """Print whole lines above the drawn ones."""

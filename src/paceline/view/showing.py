@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     Watch = Callable[[StudyState, Sequence[Step]], None]
 
-# At most four pictures a second, and fewer where drawing one takes long: a sixtieth of the time.
+# At most four pictures a second, and fewer where drawing one takes long: a hundredth of the time.
 EVERY_S = 0.25
-SHARE = 60.0
+SHARE = 100.0
 # Sentences that are kept for the picture.
 KEPT = 20
 
@@ -37,9 +37,24 @@ def progress_on(stream: TextIO) -> Iterator[Watch]:
         from paceline.view.screen import Screen
 
         with Screen(stream) as screen:
-            yield Live(screen)
+            yield _while_it_lasts(Live(screen))
     else:
-        yield Lines(stream)
+        yield _while_it_lasts(Lines(stream))
+
+
+def _while_it_lasts(watch: Watch) -> Watch:
+    """Return the same watcher, which falls silent where its stream is gone: the study goes on."""
+    gone = False
+
+    def shown(state: StudyState, steps: Sequence[Step]) -> None:
+        nonlocal gone
+        if not gone:
+            try:
+                watch(state, steps)
+            except OSError:
+                gone = True
+
+    return shown
 
 
 def _can_draw(stream: TextIO) -> bool:
@@ -61,7 +76,7 @@ class Lines:
     def __call__(self, state: StudyState, steps: Sequence[Step]) -> None:
         told = [said for said in self._teller.hear(state, steps) if not said.minor]
         if told:
-            self._stream.write("".join(f"{' '.join(str(said).split())}\n" for said in told))
+            self._stream.write("".join(f"{said}\n" for said in told))
             self._stream.flush()
 
 

@@ -6,7 +6,7 @@ whole tale of a log is the story's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.core import decisions as d
 from paceline.core import events as e
@@ -14,10 +14,9 @@ from paceline.core.values import NO_LOSS
 from paceline.machine.story import span, written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from paceline.core.decisions import AnyDecision, Step
-    from paceline.core.events import AnyEvent
+    from paceline.core.decisions import Step
     from paceline.machine.state import StudyState
 
 # Where the best gets better all the time, that is said as often as this, in seconds of the study.
@@ -25,12 +24,19 @@ LEAD_EVERY_S = 5.0
 
 
 class Said(NamedTuple):
-    """A sentence and its time on the study's clock."""
+    """A sentence and its time on the study's clock, put together when it is read: most are not."""
 
     at: float
-    text: str
+    form: str
+    about: tuple[Any, ...] = ()
     # Of interest to who looks at this moment, and not in a log.
     minor: bool = False
+
+    @property
+    def text(self) -> str:
+        """The sentence, on one line, without its time and its full stop."""
+        about = (written(each) if isinstance(each, dict) else each for each in self.about)
+        return " ".join(self.form.format(*about).split())
 
     def __str__(self) -> str:
         return f"{span(self.at)}: {self.text}."
@@ -48,81 +54,129 @@ class Teller:
         self._best = NO_LOSS
         self._best_at = -LEAD_EVERY_S
 
-    def hear(self, state: StudyState, steps: Sequence[Step]) -> Iterator[Said]:
-        """Yield what these steps are worth saying; the state is the one after the last of them."""
+    def hear(self, state: StudyState, steps: Sequence[Step]) -> list[Said]:
+        """Return what these steps are worth saying; the state is the one after the last of them."""
+        told: list[Said] = []
         for step in steps:
-            event = step.event
-            if type(event) is e.Reported:
-                if event.epoch >= state.spec.epochs and event.attempt in self._leads:
-                    yield Said(event.at, self._finished(self._leads[event.attempt], state))
-            else:
-                text = self._event(event, state)
-                if text is not None:
-                    yield Said(event.at, text)
-            for decision in step.decisions:
-                said = self._decision(decision, event.at, state)
-                if said is not None:
-                    yield said
+            # By type: most entries are worth nothing, and there may be thousands a second.
+            for entry in step.entries if step.decisions else (step.event,):
+                tell = _TELL.get(type(entry))
+                if tell is not None:
+                    said = tell(self, entry, step.event.at, state)
+                    if said is not None:
+                        told.append(said)
         if state.best_loss < self._best and state.now - self._best_at >= LEAD_EVERY_S:
             assert state.best is not None
             self._best, self._best_at = state.best_loss, state.now
             value = f"{state.spec.metric} {state.spec.sign * state.best_loss:.6g}"
-            number, epoch = state.best.id, state.best_epoch
-            yield Said(state.now, f"new best: {value} at epoch {epoch} of trial {number}")
+            about = (value, state.best_epoch, state.best.id)
+            told.append(Said(state.now, "new best: {} at epoch {} of trial {}", about))
+        return told
 
-    def _event(self, event: AnyEvent, state: StudyState) -> str | None:
-        match event:
-            case e.Opened(spec=spec):
-                goal = "lowest" if spec.mode == "min" else "highest"
-                return f"study {spec.name!r}: {spec.policy} looks for the {goal} {spec.metric}"
-            case e.Resumed():
-                self._leads.update((n, each.trial.id) for n, each in state.attempts.items())
-                return f"study {state.spec.name!r} goes on"
-            case e.CapacityChanged(slots=slots):
-                return f"there are {len(slots)} slots" if len(slots) != 1 else "there is 1 slot"
-            case e.Commanded(command=e.StopStudy()):
-                return "a command asks the study to stop"
-            case e.Ended(attempt=attempt, cause=cause, note=note):
-                lead = self._leads.pop(attempt, None)
-                if cause is e.Cause.FAILED and lead is not None:
-                    last = note.strip().splitlines()
-                    return f"trial {lead} fails" + (f": {last[-1].strip()}" if last else "")
-                if cause is e.Cause.FINISHED and lead is not None:
-                    early = state.trials[lead].epoch < state.spec.epochs
-                    return self._finished(lead, state) if early else None
+    # Events
+
+    def _reported(self, event: e.Reported, at: float, state: StudyState) -> Said | None:
+        if event.epoch >= state.spec.epochs and event.attempt in self._leads:
+            return _finished(at, self._leads[event.attempt], state)
         return None
 
-    def _decision(self, decision: AnyDecision, at: float, state: StudyState) -> Said | None:
-        match decision:
-            case d.Launch(attempt=attempt, trial=trial) | d.Amend(attempt=attempt, trial=trial):
-                self._leads[attempt] = trial
-            case d.Open(trial=trial, config=config, why=why):
-                return Said(at, f"trial {trial} starts with {written(config)}: {why}")
-            case d.Go(trial=trial, until=until, why=why):
-                minor = trial not in self._held
-                self._held.discard(trial)
-                return Said(at, f"trial {trial} may go on to epoch {until}: {why}", minor)
-            case d.Pause(trial=trial, why=why) | d.Cut(trial=trial, why=why):
-                self._held.add(trial)
-                return Said(at, f"trial {trial} waits: {why}")
-            case d.Stop(trial=trial, why=why):
-                return Said(at, f"trial {trial} is stopped: {why}")
-            case d.Fail(trial=trial, why=why):
-                return Said(at, f"trial {trial} is given up: {why}")
-            case d.Credit(trial=trial, epoch=epoch) if epoch >= state.spec.epochs:
-                return Said(at, self._finished(trial, state))
-            case d.Retire(slots=slots, why=why):
-                return Said(at, f"{len(slots)} of the slots go: {why}")
-            case d.Close(why=why):
-                return Said(at, f"no more trials are opened: {why}")
-            case d.End(why=why):
-                return Said(at, f"the study ends: {why}")
+    def _opened(self, event: e.Opened, at: float, state: StudyState) -> Said | None:
+        spec = event.spec
+        goal = "lowest" if spec.mode == "min" else "highest"
+        about = (spec.name, spec.policy, goal, spec.metric)
+        return Said(at, "study {!r}: {} looks for the {} {}", about)
+
+    def _resumed(self, event: e.Resumed, at: float, state: StudyState) -> Said | None:
+        self._leads.update((number, each.trial.id) for number, each in state.attempts.items())
+        return Said(at, "study {!r} goes on", (state.spec.name,))
+
+    def _capacity(self, event: e.CapacityChanged, at: float, state: StudyState) -> Said | None:
+        count = len(event.slots)
+        return Said(at, "there is 1 slot" if count == 1 else "there are {} slots", (count,))
+
+    def _commanded(self, event: e.Commanded, at: float, state: StudyState) -> Said | None:
+        if isinstance(event.command, e.StopStudy):
+            return Said(at, "a command asks the study to stop")
         return None
 
-    @staticmethod
-    def _finished(number: int, state: StudyState) -> str:
-        trial, spec = state.trials[number], state.spec
-        best = ""
-        if trial.best_loss < NO_LOSS:
-            best = f", its best {spec.metric} is {spec.sign * trial.best_loss:.6g}"
-        return f"trial {number} finishes at epoch {trial.epoch}{best}"
+    def _ended(self, event: e.Ended, at: float, state: StudyState) -> Said | None:
+        lead = self._leads.pop(event.attempt, None)
+        if lead is None:
+            return None
+        if event.cause is e.Cause.FAILED:
+            lines = event.note.strip().splitlines()
+            return Said(
+                at, "trial {} fails: {}" if lines else "trial {} fails", (lead, *lines[-1:])
+            )
+        elif event.cause is e.Cause.FINISHED and state.trials[lead].epoch < state.spec.epochs:
+            return _finished(at, lead, state)
+        return None
+
+    # Decisions
+
+    def _launch(self, order: d.Launch | d.Amend, at: float, state: StudyState) -> Said | None:
+        self._leads[order.attempt] = order.trial
+        return None
+
+    def _open(self, order: d.Open, at: float, state: StudyState) -> Said | None:
+        return Said(at, "trial {} starts with {}: {}", (order.trial, order.config, order.why))
+
+    def _go(self, order: d.Go, at: float, state: StudyState) -> Said | None:
+        minor = order.trial not in self._held
+        self._held.discard(order.trial)
+        about = (order.trial, order.until, order.why)
+        return Said(at, "trial {} may go on to epoch {}: {}", about, minor)
+
+    def _hold(self, order: d.Pause | d.Cut, at: float, state: StudyState) -> Said | None:
+        self._held.add(order.trial)
+        return Said(at, "trial {} waits: {}", (order.trial, order.why))
+
+    def _stop(self, order: d.Stop, at: float, state: StudyState) -> Said | None:
+        return Said(at, "trial {} is stopped: {}", (order.trial, order.why))
+
+    def _fail(self, order: d.Fail, at: float, state: StudyState) -> Said | None:
+        return Said(at, "trial {} is given up: {}", (order.trial, order.why))
+
+    def _credit(self, order: d.Credit, at: float, state: StudyState) -> Said | None:
+        if order.epoch >= state.spec.epochs:
+            return _finished(at, order.trial, state)
+        return None
+
+    def _retire(self, order: d.Retire, at: float, state: StudyState) -> Said | None:
+        return Said(at, "{} of the slots go: {}", (len(order.slots), order.why))
+
+    def _close(self, order: d.Close, at: float, state: StudyState) -> Said | None:
+        return Said(at, "no more trials are opened: {}", (order.why,))
+
+    def _end(self, order: d.End, at: float, state: StudyState) -> Said | None:
+        return Said(at, "the study ends: {}", (order.why,))
+
+
+def _finished(at: float, number: int, state: StudyState) -> Said:
+    trial, spec = state.trials[number], state.spec
+    if trial.best_loss == NO_LOSS:
+        return Said(at, "trial {} finishes at epoch {}", (number, trial.epoch))
+    best = f"{spec.metric} is {spec.sign * trial.best_loss:.6g}"
+    return Said(at, "trial {} finishes at epoch {}, its best {}", (number, trial.epoch, best))
+
+
+_TELL: dict[type, Callable[[Teller, Any, float, StudyState], Said | None]] = {
+    e.Reported: Teller._reported,
+    e.Opened: Teller._opened,
+    e.Resumed: Teller._resumed,
+    e.CapacityChanged: Teller._capacity,
+    e.Commanded: Teller._commanded,
+    e.Ended: Teller._ended,
+    d.Launch: Teller._launch,
+    d.Amend: Teller._launch,
+    d.Open: Teller._open,
+    d.Go: Teller._go,
+    d.Pause: Teller._hold,
+    d.Cut: Teller._hold,
+    d.Stop: Teller._stop,
+    d.Fail: Teller._fail,
+    d.Credit: Teller._credit,
+    d.Retire: Teller._retire,
+    d.Close: Teller._close,
+    d.End: Teller._end,
+}

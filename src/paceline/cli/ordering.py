@@ -1,0 +1,89 @@
+"""`paceline stop` and `paceline slots`: orders to a study that another process drives.
+
+Knows how an order is written. It goes through the study's inbox; the driver looks there several
+times a second.
+"""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from paceline.api.living import command, slots_of
+from paceline.api.studies import folded, opened
+from paceline.cli.options import store_option, study_argument
+from paceline.cli.running import resume_command
+from paceline.core.errors import SpecError
+from paceline.core.events import ChangeSlots, StopStudy
+
+_CHANGE = re.compile(r"([+=-])(\d+)")
+
+
+def change(text: str) -> tuple[str, int]:
+    """Return the sign and the number of `+1`, `-1` or `=4`."""
+    found = _CHANGE.fullmatch(text)
+    if found is None or not int(found[2]):
+        raise click.BadParameter(
+            f"{text!r} is no change of slots: write +1 for one more, -1 for one less, =4 for four."
+        )
+    return found[1], int(found[2])
+
+
+@click.command()
+@study_argument
+@store_option
+def stop(study: str, store: str) -> None:
+    """End a running study now, with its best result.
+
+    Its driver ends all trials, sums the study up and exits. An ended study cannot go on: to
+    interrupt one, press Ctrl-C where it runs.
+    """
+    with opened(store) as kept:
+        holder = command(kept, study, StopStudy())
+        if holder is None:
+            end = folded(kept.read(study)).end
+            if end is None:
+                raise _not_running(study, store)
+            click.echo(f"study {study!r} has ended already: {end.why}.")
+            return
+    click.echo(f"study {study!r} is asked to stop ({holder}).")
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@study_argument
+@click.argument("slots", metavar="+N|-N|=N", type=change)
+@store_option
+def slots(study: str, slots: tuple[str, int], store: str) -> None:
+    """Give a running study more slots, or fewer.
+
+    +2 gives two more, -1 takes one away, =4 makes it four. Whatever runs on a slot that goes saves
+    at the end of its epoch and goes on later. One slot always stays; there are never more than
+    there are GPUs.
+    """
+    sign, number = slots
+    with opened(store) as kept:
+        before = slots_of(kept, study)
+        by = {"+": number, "-": -number, "=": number - before}[sign]
+        if by == 0 or before + by < before == 1:
+            click.echo(f"study {study!r} has {_slots(before)} already, and one always stays.")
+            return
+        holder = command(kept, study, ChangeSlots(by))
+        if holder is None:
+            end = folded(kept.read(study)).end
+            if end is not None:
+                raise SpecError(f"study {study!r} has ended ({end.why}): it needs no slots.")
+            raise _not_running(study, store)
+    after = max(before + by, 1)
+    click.echo(f"study {study!r} is asked to go from {before} to {_slots(after)} ({holder}).")
+
+
+def _slots(count: int) -> str:
+    return "1 slot" if count == 1 else f"{count} slots"
+
+
+def _not_running(study: str, store: str) -> SpecError:
+    return SpecError(
+        f"study {study!r} is not running, and unfinished: go on with "
+        f"`{resume_command(store, study)}`, or leave it as it is."
+    )
