@@ -1,8 +1,8 @@
 """The what-if table: which policy, how many slots, how long.
 
-Knows every combination of source, policy, allocator, slots and seed, how to simulate them on all
-cores, and how to sum the seeds up. The same seed is the same order of configs for every policy, so
-rows can be compared run by run. Does not know how anything is shown.
+Knows every combination of source, policy, allocator, curve model, slots and seed, how to simulate
+them on all cores, and how to sum the seeds up. The same seed is the same order of configs for every
+policy, so rows can be compared run by run. Does not know how anything is shown.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Comparison(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sources: tuple[str, ...]
     policies: tuple[str, ...]
     allocators: tuple[str, ...] = ("fixed",)
+    curves: tuple[str, ...] = ("last",)
     slots: tuple[int, ...] = (4,)
     # How many: the seeds are 0, 1, …
     seeds: int = 10
@@ -53,18 +54,19 @@ class Comparison(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise SpecError(f"seeds={self.seeds} leaves nothing to run: give 1 or more.")
-        for name in ("sources", "policies", "allocators", "slots"):
+        for name in ("sources", "policies", "allocators", "curves", "slots"):
             if not getattr(self, name):
                 raise SpecError(f"{name} is empty: give at least one.")
 
 
 class CompareRow(Struct, frozen=True, kw_only=True):
-    """One trace, policy, allocator and number of slots, over all seeds."""
+    """One trace, policy, allocator, curve model and number of slots, over all seeds."""
 
     trace: str
     source: str
     policy: str
     allocator: str
+    curves: str
     slots: int
     seeds: int
     target: float | None
@@ -140,14 +142,15 @@ def _runs(comparison: Comparison) -> Iterator[Simulation]:
         target = comparison.target
         if target == "trace":
             target = None if trace is None else trace.header.target
-        for slots, allocator, policy in product(
-            comparison.slots, comparison.allocators, comparison.policies
+        for slots, allocator, curves, policy in product(
+            comparison.slots, comparison.allocators, comparison.curves, comparison.policies
         ):
             run = replace(
                 comparison.base,
                 source=source,
                 policy=policy,
                 allocator=allocator,
+                curves=curves,
                 slots=slots,
                 target=target,
             )
@@ -251,6 +254,7 @@ def _row(results: Sequence[SimResult]) -> CompareRow:
         source=first.source,
         policy=first.policy,
         allocator=first.allocator,
+        curves=first.curves,
         slots=first.slots,
         seeds=len(results),
         target=first.target,

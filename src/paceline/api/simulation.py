@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from paceline.allocation.speedup import parse_speedup
 from paceline.api.parts import build, parse_part
+from paceline.api.remembering import Remembering
 from paceline.core.decisions import EndCause, Step
 from paceline.core.errors import LogError, SpecError, unknown
 from paceline.core.events import FORMAT, Opened
@@ -266,8 +267,7 @@ class _Simulator:
 def _curves(spec: StudySpec, workload: Workload) -> CurveModel:
     if spec.curves == Part("oracle"):
         return Oracle(workload, spec.sign)
-    model: CurveModel = build("curve model", spec.curves)
-    return model
+    return Remembering(build("curve model", spec.curves), str(spec.curves))
 
 
 def _synthetic(source: str, seed: int) -> Synthetic | None:

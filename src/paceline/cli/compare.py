@@ -61,6 +61,14 @@ def target(text: str) -> float | Literal["trace", "none"]:
     shell_complete=complete_part("allocator", several=True),
 )
 @click.option(
+    "--curves",
+    type=parts,
+    multiple=True,
+    help="Curve models that policies may ask for forecasts: last,oracle. "
+    f"[default: {DEFAULTS['curves'][0]}]",
+    shell_complete=complete_part("curve model", several=True),
+)
+@click.option(
     "--slots",
     type=numbers,
     multiple=True,
@@ -72,7 +80,7 @@ def target(text: str) -> float | Literal["trace", "none"]:
 @click.option(
     "--target", type=target, help="A value, 'trace' or 'none'. [default: each trace's own]"
 )
-@simulation_options(without=("policy", "allocator", "slots", "seed", "target"))
+@simulation_options(without=("policy", "allocator", "curves", "slots", "seed", "target"))
 @json_option
 def compare(
     sources: tuple[str, ...],
@@ -83,12 +91,12 @@ def compare(
 ) -> None:
     """Compare policies: how soon, with how many slots.
 
-    Simulates every combination of SOURCE, policy, allocator and slots with every seed, on all
-    cores. The same seed is the same order of configs for every policy.
+    Simulates every combination of SOURCE, policy, allocator, curve model and slots with every
+    seed, on all cores. The same seed is the same order of configs for every policy.
 
     A run that never reaches the target counts with the time at which it ended. Nothing is written.
     """
-    lists = {name: options.pop(name) for name in ("policies", "allocators", "slots")}
+    lists = {name: options.pop(name) for name in ("policies", "allocators", "curves", "slots")}
     # What was not given is left to the struct.
     given: dict[str, Any] = {name: flattened(found) for name, found in lists.items() if found}
     if seeds is not None:

@@ -111,9 +111,11 @@ def side_by_side(results: Sequence[SimResult]) -> RenderableType:
 
 def compared(rows: Sequence[CompareRow]) -> Iterable[RenderableType]:
     """Yield one table for each trace."""
-    allocators = len({row.allocator for row in rows}) > 1
+    # What is the same in all rows needs no column.
+    who = ["policy"]
+    who += [name for name in ("allocator", "curves") if len({getattr(r, name) for r in rows}) > 1]
     for (source, _), found in groupby(rows, key=lambda row: (row.source, row.target)):
-        yield _comparison(source, list(found), allocators)
+        yield _comparison(source, list(found), who)
     if any(row.never for row in rows):
         yield "never: runs that ended before the target; they count with the time they ended at."
 
@@ -221,18 +223,21 @@ def _plain(value: object) -> str:
     return str(value)
 
 
-def _comparison(source: str, rows: Sequence[CompareRow], allocators: bool) -> RenderableType:
+def _comparison(source: str, rows: Sequence[CompareRow], who: Sequence[str]) -> RenderableType:
     first = rows[0]
     timed = first.target is not None
     goal = f"time to {first.target:.6g}" if first.target is not None else "no target"
     times = (">median", ">mean", ">p10", ">p90", ">never") if timed else (">makespan",)
-    who = ("policy", "allocator") if allocators else ("policy",)
-    table = _table(*who, ">slots", *times, ">best", ">slot time", ">busy")
+    # Eighty columns hold no more.
+    slot_time = (">slot time",) if len(who) == 1 else ()
+    table = _table(*who, ">slots", *times, ">best", *slot_time)
+    for column in table.columns[: len(who)]:
+        column.no_wrap = True
     table.title = f"{first.trace}: {goal}, {first.seeds} {'seed' if first.seeds == 1 else 'seeds'}"
     for row in rows:
         spans = [row.time_median_s, row.time_mean_s, row.time_p10_s, row.time_p90_s]
         table.add_row(
-            *((row.policy, row.allocator) if allocators else (row.policy,)),
+            *(getattr(row, name) for name in who),
             str(row.slots),
             *(
                 (*("-" if each is None else span(each) for each in spans), str(row.never))
@@ -240,8 +245,7 @@ def _comparison(source: str, rows: Sequence[CompareRow], allocators: bool) -> Re
                 else (span(row.makespan_median_s),)
             ),
             _number(row.best_median),
-            span(row.slot_seconds_mean),
-            f"{row.busy_mean:.0%}",
+            *((span(row.slot_seconds_mean),) if slot_time else ()),
         )
     return table
 

@@ -1,0 +1,45 @@
+"""Forecasts that simulations ask for again and again are made once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.api.remembering import Remembering
+from paceline.core.ports import History
+from paceline.curves.last import Last
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.core.values import Forecast
+
+
+class Counting(Last):
+    """Counts the curves it is asked about."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
+        self.asked += len(histories)
+        return super().forecast(histories)
+
+
+def curve(*losses: float) -> History:
+    return History(losses=losses, horizons=(9,), epochs=9, config={"lr": 0.1})
+
+
+def test_the_same_question_is_asked_once_and_answered_alike() -> None:
+    model = Counting()
+    remembering = Remembering(model, "the same question")
+    histories = [curve(1.0, 0.5), curve(0.9, 0.4), curve(1.0, 0.5), curve(1.0, 0.5, 0.4)]
+    assert list(remembering.forecast(histories)) == list(Last().forecast(histories))
+    assert list(remembering.forecast(histories[::-1])) == list(Last().forecast(histories[::-1]))
+    assert model.asked == 3
+
+
+def test_another_model_is_asked_itself() -> None:
+    first, second = Counting(), Counting()
+    Remembering(first, "one model").forecast([curve(1.0)])
+    Remembering(second, "another model").forecast([curve(1.0)])
+    assert (first.asked, second.asked) == (1, 1)
