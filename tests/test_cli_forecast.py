@@ -24,7 +24,8 @@ def paceline(
     """The command line, in a folder with a trace and an unfinished study of it."""
     here = Here(tmp_path, capsys, monkeypatch)
     trace = tiny(here.folder / "tiny.jsonl.gz", epochs=9)
-    here("simulate", trace, "--policy", "fifo", "--deadline", "150", "--slots", "1", "--name", "one")
+    short = ("--deadline", "150", "--slots", "1")
+    here("simulate", trace, "--policy", "fifo", *short, "--name", "one")
     return here
 
 

@@ -56,6 +56,7 @@ def draw_fan(fan: Fan, later: Sequence[float | None] = ()) -> go.Figure:
         xaxis=AXIS | {"title": {"text": "epoch"}},
         yaxis=AXIS | {"title": {"text": plain(fan.metric)}},
         shapes=_limits(fan),
+        legend={"x": 1, "xanchor": "right", "y": 0.02, "yanchor": "bottom"},
     )
 
 
