@@ -130,6 +130,24 @@ def test_the_same_seed_trains_the_same() -> None:
     assert [t.values for t in one.trials] == [t.values for t in other.trials]
 
 
+class SlowToLoad:
+    """Takes a while where it is unpickled, as the imports of a large framework do."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return time.sleep, (0.3,)
+
+
+def test_the_clock_of_a_deadline_runs_from_the_call_and_counts_starting() -> None:
+    slow = SlowToLoad()
+
+    def train(trial: Any) -> None:  # noqa: ANN401
+        assert slow is None  # what `sleep` returned
+        learns(trial)
+
+    result = pl.tune(train, **options(trials=1))
+    assert result.log[1].event.at >= 0.3
+
+
 def noisy(trial: Any) -> None:  # noqa: ANN401
     import random
 

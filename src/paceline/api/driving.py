@@ -6,6 +6,7 @@ Knows how to begin a study and how to take one up again, and that what it starte
 from __future__ import annotations
 
 import tempfile
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -47,6 +48,8 @@ class Driver:
     """Runs one study. A context: what it starts ends with it."""
 
     def __init__(self, train: Callable[[Any], Any], spec: StudySpec, options: Options) -> None:
+        # The study's clock runs from here, so that a deadline counts starting too.
+        self._called = time.monotonic()
         self._train = train
         self._options = options
         url = options.get("store")
@@ -179,6 +182,7 @@ class Driver:
             shelf=self._shelf,
             adviser=advice,
             patience=Patience(hang_s=None if hang is None else deadline_s(hang)),
+            began=self._called,
         )
 
     def _folder(self, url: str | None) -> Path:

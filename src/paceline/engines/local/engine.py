@@ -67,6 +67,7 @@ class LocalEngine:
         shelf: Shelf,
         adviser: Adviser | None = None,
         patience: Patience | None = None,
+        began: float | None = None,
     ) -> None:
         self._spec = spec
         self._nest = nest
@@ -74,7 +75,7 @@ class LocalEngine:
         self._adviser = adviser
         self._patience = patience or Patience()
         self._shelf = shelf
-        self._began = time.monotonic()
+        self._began = time.monotonic() if began is None else began
         self._applied = -1
         self._configs: list[Config] = []
         self._lives: dict[AttemptId, Life] = {}
