@@ -172,7 +172,8 @@ the result.
   is held if the call's result leads to a file with the best value that any trial has reported.
 * **Start**: from the start of the Python process until the driver has the first report.
 * **Memory**: growth of the driver's resident memory from a fifth of the trials to the last,
-  by trial. With few trials it is mostly noise.
+  by trial; Ray's servers and the trials themselves are not in it. With few trials it is mostly
+  noise.
 
 What they do differently:
 

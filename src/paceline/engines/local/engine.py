@@ -272,7 +272,7 @@ class LocalEngine:
         assert self._best is not None
         for life in self._lives.values():
             if life is not source:
-                life.channel.send(c.Best(loss=self._best))
+                life.tell_best(self._best)
 
     def _look_for_hanging(self) -> None:
         limit = self._patience.hang_s
