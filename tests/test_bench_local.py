@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from benchmarks.local.cases import EVERYONE, OURS, TUNERS, Case, Row, cases
 from benchmarks.local.page import page, table, targets
-from benchmarks.local.work import Mark, Marks, Memory, Order, best_reported, handovers
+from benchmarks.local.work import Mark, Marks, Memory, Order, handovers, kept_to
 from benchmarks.peers_local import Session
 
 if TYPE_CHECKING:
@@ -73,7 +73,23 @@ def test_marks_come_back_in_the_order_of_time(tmp_path: Path) -> None:
     marks.reported(7, 2, 2.0)
     read = marks.read()
     assert [(mark.trial, mark.epoch) for mark in read] == [("a", 0), ("a", 1), ("7", 2)]
-    assert best_reported(str(tmp_path)) == 2.0
+
+
+def test_only_what_was_reported_before_the_deadline_has_to_be_held(tmp_path: Path) -> None:
+    marks = Marks(str(tmp_path))
+    marks.reported("a", 1, 3.0)
+    marks.reported("a", 2, 2.0)
+    first, second = (mark.at for mark in marks.read())
+    order = Order("deadline", str(tmp_path), 0.0, deadline_s=second - first + 1.0)
+    assert kept_to(order, (first, second), {"loss": 3.0})["checkpoint"] is False
+    assert kept_to(order, (first, second), {"loss": 2.0})["checkpoint"] is True
+    assert kept_to(order, (first, second), None) == {
+        "seconds": second - first,
+        "reported": 2,
+        "checkpoint": False,
+    }
+    early = (first - 2.0 - order.deadline_s, second)
+    assert kept_to(order, early, {"loss": 2.0})["reported"] == 0
 
 
 def test_only_a_resumption_after_a_pause_is_a_handover() -> None:

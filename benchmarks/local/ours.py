@@ -14,8 +14,8 @@ from benchmarks.local.work import (
     Marks,
     Memory,
     Order,
-    best_reported,
     handovers,
+    kept_to,
     loss_of,
     serve,
     since_begun,
@@ -109,11 +109,10 @@ def deadline(order: Order) -> dict[str, Any]:
     """Run slow trials against a deadline."""
     began = time.monotonic()
     result = _study(order, deadline=order.deadline_s).run()
-    took = time.monotonic() - began
+    ended = time.monotonic()
     best = result.best
     kept = None if best is None or best.checkpoint is None else best.checkpoint.load()["state"]
-    held = kept is not None and kept["loss"] == best_reported(order.folder)
-    return {"seconds": took, "checkpoint": held}
+    return kept_to(order, (began, ended), kept)
 
 
 def _study(order: Order, **changes: Any) -> pl.Study:  # noqa: ANN401

@@ -107,6 +107,8 @@ def _deadline(row: Row, what: str) -> tuple[str, ...]:
     work, times = row.case.work, row.numbers("seconds")
     said = {True: "with the best checkpoint", False: "without it", None: "it has no checkpoints"}
     held = {each["checkpoint"] for each in row.found}
+    if not any(each.get("reported", True) for each in row.found):
+        said[False] = "nothing was reported before it"
     told = f"{work['deadline_s']:g} s, reports {work['epoch_s']:g} s apart"
     figure = f"{median(times):.2f} s ({spread(times, 2)}), {said[min(held, key=bool)]}"
     return what, row.case.who, told, figure, ""
@@ -169,7 +171,8 @@ the result.
   its state loaded. Epochs take 0.1 s, which is no part of it. The state is a number: what remains
   is the tuner's own. Paceline saves inside `report`, durably (`fsync`), and this is told apart.
 * **Deadline**: from the call to its return. Trials of three epochs, 8 s each. The best checkpoint
-  is held if the call's result leads to a file with the best value that any trial has reported.
+  is held if the call's result leads to a file with the best value that any trial has reported
+  before the deadline; a tuner that starts slowly may have none by then.
 * **Start**: from the start of the Python process until the driver has the first report.
 * **Memory**: growth of the driver's resident memory from a fifth of the trials to the last,
   by trial; Ray's servers and the trials themselves are not in it. With few trials it is mostly

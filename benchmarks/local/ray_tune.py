@@ -20,8 +20,8 @@ from benchmarks.local.work import (
     Marks,
     Memory,
     Order,
-    best_reported,
     handovers,
+    kept_to,
     load,
     loss_of,
     save,
@@ -114,14 +114,13 @@ def deadline(order: Order) -> dict[str, Any]:
     """Run slow trials against a time budget."""
     began = time.monotonic()
     _, results = _run(order, time_budget_s=order.deadline_s)
-    took = time.monotonic() - began
+    ended = time.monotonic()
     try:
         checkpoint = results.get_best_result(METRIC, "min").checkpoint
     except RuntimeError:  # no trial has a result
         checkpoint = None
     kept = None if checkpoint is None else load(checkpoint.path)
-    held = kept is not None and kept["loss"] == best_reported(order.folder)
-    return {"seconds": took, "checkpoint": held}
+    return kept_to(order, (began, ended), kept)
 
 
 def _run(order: Order, cores: int = 1, **more: Any) -> tuple[Count, Any]:  # noqa: ANN401

@@ -29,8 +29,8 @@ from benchmarks.local.work import (
     Marks,
     Memory,
     Order,
-    best_reported,
     handovers,
+    kept_to,
     load,
     serve,
     since_begun,
@@ -120,13 +120,12 @@ def deadline(order: Order) -> dict[str, Any]:
     """Run slow trials against a wall-clock limit."""
     began = time.monotonic()
     count, tuner = _run(order)
-    took = time.monotonic() - began
-    if count.first is None:  # it has no best config then, and fails when asked
-        return {"seconds": took, "checkpoint": False}
-    number, _ = tuner.best_config()
-    kept = load(tuner.trial_backend.checkpoint_trial_path(number))
-    held = kept is not None and kept["loss"] == best_reported(order.folder)
-    return {"seconds": took, "checkpoint": held}
+    ended = time.monotonic()
+    kept = None
+    if count.first is not None:  # else it has no best config, and fails when asked
+        number, _ = tuner.best_config()
+        kept = load(tuner.trial_backend.checkpoint_trial_path(number))
+    return kept_to(order, (began, ended), kept)
 
 
 def _space(order: Order) -> dict[str, Any]:

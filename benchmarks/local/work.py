@@ -7,7 +7,6 @@ Paceline. Times are of the monotonic clock, which all processes of a machine sha
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
@@ -70,7 +69,9 @@ class Marks:
         self._note(_REPORTED, trial, epoch, loss)
 
     def read(self) -> list[Mark]:
-        """Return all marks in the order of time."""
+        """Return all marks in the order of time; none where no trial got so far."""
+        if not self._path.exists():
+            return []
         lines = map(json.loads, self._path.read_text().splitlines())
         return sorted((Mark(*line) for line in lines), key=lambda mark: mark.at)
 
@@ -129,10 +130,24 @@ def handovers(marks: Sequence[Mark], epochs: int) -> list[float]:
     return found
 
 
-def best_reported(folder: str) -> float:
-    """Return the best value that any trial has reported."""
-    losses = (mark.loss for mark in Marks(folder).read() if mark.kind == _REPORTED)
-    return min(losses, default=math.inf)
+def kept_to(
+    order: Order, call: tuple[float, float], kept: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return when a call with a deadline came back, and whether with the best that was reported.
+
+    `call` is when it began and ended, `kept` the state that its result leads to. What was
+    reported after the deadline does not count; where nothing was before it, there is nothing to
+    hold.
+    """
+    began, ended = call
+    until = began + order.deadline_s
+    losses = [
+        mark.loss
+        for mark in Marks(order.folder).read()
+        if mark.kind == _REPORTED and mark.at < until
+    ]
+    held = bool(losses) and kept is not None and kept["loss"] <= min(losses)
+    return {"seconds": ended - began, "reported": len(losses), "checkpoint": held}
 
 
 def save(folder: str, epoch: int, loss: float) -> None:
