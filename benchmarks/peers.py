@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.page import RESULTS, ROOT, facts, markdown, provenance, spread
+from benchmarks.environments import python_of
+from benchmarks.page import RESULTS, facts, markdown, provenance, spread
 from benchmarks.table import CONFIGS, EPOCHS, numbers
 from benchmarks.table import trace as trace_of
 from paceline.api.simulation import Simulation
@@ -29,12 +30,8 @@ from paceline.api.simulation import Simulation
 if TYPE_CHECKING:
     from paceline.engines.sim.traces import Trace
 
-ENVIRONMENT = ROOT / ".peers" / "syne-tune"
 PAGES = RESULTS / "peers-simulator"
 COMMAND = "make bench-peers"
-
-# `huggingface_hub`: without it, Syne Tune's module with the table backend cannot be imported.
-REQUIREMENTS = ("syne-tune==0.16.0", "huggingface_hub")
 
 ETA, FIRST = 3, 1
 # Syne Tune looks for results at such steps of simulated time: here just less than any epoch, so
@@ -96,7 +93,7 @@ class Row:
 def main() -> None:
     """Measure, print, write."""
     started = time.perf_counter()
-    python = _environment()
+    python = python_of("syne-tune")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.npz"
         table = numbers()
@@ -111,19 +108,6 @@ def main() -> None:
     PAGES.with_suffix(".md").write_text(_page(shown, known), encoding="utf-8")
     body = json.dumps({**known, "rows": [_summary(row, rows) for row in rows]}, indent=2)
     PAGES.with_suffix(".json").write_text(body + "\n", encoding="utf-8")
-
-
-def _environment() -> Path:
-    """Return the Python of Syne Tune's environment, which is made where it is missing."""
-    python, ready = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "ready"
-    wanted = "\n".join(REQUIREMENTS)
-    if not ready.exists() or ready.read_text() != wanted:
-        print(f"installing {', '.join(REQUIREMENTS)} (once)", file=sys.stderr)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
-        subprocess.run([*pip, *REQUIREMENTS], check=True)
-        ready.write_text(wanted)
-    return python
 
 
 def _measure(python: Path, path: Path, trace: Trace) -> tuple[list[Row], dict[str, str]]:

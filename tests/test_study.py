@@ -145,6 +145,46 @@ def test_the_same_seed_trains_the_same() -> None:
     assert [t.values for t in one.trials] == [t.values for t in other.trials]
 
 
+def test_a_trial_that_does_not_listen_for_long_holds_nobody_up(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+
+    def train(trial: Any) -> None:  # noqa: ANN401
+        for epoch in trial.epochs():
+            if trial["role"] == "waits" and epoch == 0:
+                for _ in range(2_000):
+                    if done.exists():
+                        break
+                    time.sleep(0.01)
+                else:
+                    raise TimeoutError("the other trial was held up")
+            trial.report(loss=-epoch)
+        done.touch()
+
+    space = {"role": pl.choice(["waits", "talks"])}
+    # The one that talks beats the study's best at each report, which the other is told.
+    changes = {"space": space, "generator": "grid", "epochs": 3_000, "policy": "fifo"}
+    result = pl.tune(train, **options(**changes))
+    assert [trial.failures for trial in result.trials] == [0, 0]
+
+
+class SlowToLoad:
+    """Takes a while where it is unpickled, as the imports of a large framework do."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return time.sleep, (0.3,)
+
+
+def test_the_clock_of_a_deadline_runs_from_the_call_and_counts_starting() -> None:
+    slow = SlowToLoad()
+
+    def train(trial: Any) -> None:  # noqa: ANN401
+        assert slow is None  # what `sleep` returned
+        learns(trial)
+
+    result = pl.tune(train, **options(trials=1))
+    assert result.log[1].event.at >= 0.3
+
+
 def noisy(trial: Any) -> None:  # noqa: ANN401
     import random
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -61,6 +62,8 @@ class Driver:
         options: Options,
         told: dict[str, Value] | None = None,
     ) -> None:
+        # The study's clock runs from here, so that a deadline counts starting too.
+        self._called = time.monotonic()
         self._train = train
         self._options = options
         self._told = told or {}
@@ -227,6 +230,7 @@ class Driver:
             shelf=self._shelf,
             adviser=advice,
             patience=Patience(hang_s=None if hang is None else deadline_s(hang)),
+            began=self._called,
         )
 
     def _folder(self, url: str | None) -> Path:

@@ -67,6 +67,7 @@ class LocalEngine:
         shelf: Shelf,
         adviser: Adviser | None = None,
         patience: Patience | None = None,
+        began: float | None = None,
     ) -> None:
         self._spec = spec
         self._nest = nest
@@ -74,7 +75,7 @@ class LocalEngine:
         self._adviser = adviser
         self._patience = patience or Patience()
         self._shelf = shelf
-        self._began = time.monotonic()
+        self._began = time.monotonic() if began is None else began
         self._applied = -1
         self._configs: list[Config] = []
         self._lives: dict[AttemptId, Life] = {}
@@ -271,7 +272,7 @@ class LocalEngine:
         assert self._best is not None
         for life in self._lives.values():
             if life is not source:
-                life.channel.send(c.Best(loss=self._best))
+                life.tell_best(self._best)
 
     def _look_for_hanging(self) -> None:
         limit = self._patience.hang_s

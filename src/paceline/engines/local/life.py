@@ -9,6 +9,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from paceline.core.events import Cause
+from paceline.worker.channel import Best
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 # How much of an attempt's output goes with its failure.
 _TAIL_BYTES, _TAIL_LINES = 4096, 15
+# How often it is told the study's best between two of its reports.
+_UNHEARD = 16
 
 
 class Life:
@@ -33,11 +36,25 @@ class Life:
         self.epoch = launch.start
         self.goal = launch.goal
         self.version = 0
+        # The epoch in which it was last told the study's best, and how often.
+        self._told_in, self._told = -1, 0
         # When it was last heard from, on the study's clock.
         self.heard_at = 0.0
         # How it has ended or will have ended, as far as is known; None: it lives.
         self.cause: Cause | None = None
         self.note = ""
+
+    def tell_best(self, loss: float) -> None:
+        """Tell it what is to be beaten; not without end, where it does not report meanwhile.
+
+        It would not read it before its epoch is over, and a socket that is full holds up the
+        driver. Who knows less saves once more than it has to.
+        """
+        if self.epoch != self._told_in:
+            self._told_in, self._told = self.epoch, 0
+        if self._told < _UNHEARD:
+            self._told += 1
+            self.channel.send(Best(loss=loss))
 
     def ended(self, status: int) -> tuple[Cause, str]:
         """Return how it ended, now that its process is gone with this status."""

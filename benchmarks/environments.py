@@ -1,0 +1,33 @@
+"""The peers' environments: each has its own under `.peers/`, made where it is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from benchmarks.page import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REQUIREMENTS = {
+    "optuna": ("optuna==5.0.0",),
+    "ray": ("ray[tune]==2.60.0",),
+    # `huggingface_hub`: without it, Syne Tune's module with the table backend cannot be imported.
+    "syne-tune": ("syne-tune==0.16.0", "huggingface_hub"),
+}
+
+
+def python_of(peer: str) -> Path:
+    """Return the Python of a peer's environment."""
+    folder = ROOT / ".peers" / peer
+    python, ready = folder / "bin" / "python", folder / "ready"
+    wanted = "\n".join(REQUIREMENTS[peer])
+    if not ready.exists() or ready.read_text() != wanted:
+        print(f"installing {', '.join(REQUIREMENTS[peer])} (once)", file=sys.stderr)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([*pip, *REQUIREMENTS[peer]], check=True)
+        ready.write_text(wanted)
+    return python

@@ -1,0 +1,155 @@
+"""Paceline's local engine beside Ray Tune, Optuna and Syne Tune: the same work in one run.
+
+Makes an environment for each peer (`.peers/`), gives all the same tasks in turns, and reports
+reports and trials per second, what a pause costs, how a deadline is kept, how long starting takes
+and what a finished trial weighs: printed, and in `benchmarks/results/peers-local.md` and `.json`.
+`--quick` is a run of everything with the least of work, which writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Self
+
+from benchmarks.environments import python_of
+from benchmarks.local.cases import REPEATS, TUNERS, Case, Row, cases
+from benchmarks.local.page import page, table, targets
+from benchmarks.local.work import Order
+from benchmarks.page import RESULTS, ROOT, facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PAGES = RESULTS / "peers-local"
+COMMAND = "make bench-local"
+
+
+class Session:
+    """A tuner's process, which does one task after the other."""
+
+    def __init__(self, name: str) -> None:
+        tuner = TUNERS[name]
+        python = python_of(tuner.environment) if tuner.environment else Path(sys.executable)
+        # The peers find the common work, and nothing of ours besides it.
+        paths = [str(ROOT), *([] if tuner.environment else [str(ROOT / "src")])]
+        self._noise = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the session
+        self._started = time.monotonic()
+        self._process = subprocess.Popen(
+            [str(python), "-m", f"benchmarks.local.{tuner.module}"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._noise,
+            text=True,
+        )
+
+    def do(self, case: Case) -> dict[str, Any]:
+        """Have a task done in a folder of its own; return what was found."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            order = Order(case.task, folder, self._started, **case.work)
+            print(json.dumps(order._asdict()), file=self._process.stdin, flush=True)
+            answer = self._process.stdout.readline()
+        if not answer:
+            self._noise.seek(0)
+            told = self._noise.read().decode(errors="replace")[-2_000:]
+            raise SystemExit(f"{case.who} failed at {case.figure}:\n{told}")
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # no more orders: it ends
+        self._noise.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="the least of work; write nothing")
+    parser.add_argument(
+        "--only", action="append", choices=list(TUNERS), help="a tuner; several times for several"
+    )
+    options = parser.parse_args(arguments)
+    started = time.perf_counter()
+    load = os.getloadavg()[0]
+    wanted = options.only or list(TUNERS)
+    for name in wanted:
+        environment = TUNERS[name].environment
+        if environment:
+            python_of(environment)  # what is installed now is not measured later
+    rows = [Row(case) for case in cases(quick=options.quick) if case.tuner in wanted]
+    for repeat in range(REPEATS):
+        for name in wanted:
+            _turn(name, [row for row in rows if row.case.tuner == name], repeat)
+    shown = table(rows)
+    print("\n" + shown)
+    if options.quick or options.only:
+        return
+    versions: dict[str, str] = {}
+    for row in rows:
+        versions |= row.found[0]["versions"]
+    known = {
+        **facts(COMMAND, time.perf_counter() - started),
+        "load_before": round(load, 1),
+        "fsync_ms": round(_fsync_ms(), 2),
+        "peer_versions": {
+            name: version for name, version in versions.items() if name != "paceline"
+        },
+    }
+    print("\n" + targets(rows))
+    RESULTS.mkdir(exist_ok=True)
+    PAGES.with_suffix(".md").write_text(page(rows, known), encoding="utf-8")
+    raw = [asdict(row.case) | {"found": [_bare(each) for each in row.found]} for row in rows]
+    body = json.dumps({**known, "rows": raw}, indent=2)
+    PAGES.with_suffix(".json").write_text(body + "\n", encoding="utf-8")
+
+
+def _turn(name: str, rows: Sequence[Row], repeat: int) -> None:
+    """Let one tuner do its tasks once."""
+    due = [row for row in rows if repeat < row.case.repeats]
+    sessions = [due] if TUNERS[name].session else [[row] for row in due]
+    for session in filter(None, sessions):
+        with Session(name) as process:
+            for row in session:
+                began = time.perf_counter()
+                row.found.append(process.do(row.case))
+                print(
+                    f"{repeat + 1}/{row.case.repeats} {row.case.who}: {row.case.figure} "
+                    f"{row.case.work} took {time.perf_counter() - began:.1f} s",
+                    file=sys.stderr,
+                )
+
+
+def _bare(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name != "versions"}
+
+
+def _fsync_ms() -> float:
+    """Return what the disk takes to make one small write durable: what every log pays for."""
+    times = []
+    with tempfile.NamedTemporaryFile() as file:
+        for _ in range(50):
+            began = time.perf_counter()
+            file.write(b"0" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+            times.append(1e3 * (time.perf_counter() - began))
+    return median(times)
+
+
+if __name__ == "__main__":
+    main()
