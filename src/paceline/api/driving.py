@@ -61,6 +61,7 @@ class Driver:
             brains = brains_of(self.spec)
             self.machine = Machine(brains)
             if self._log and self._ended():
+                self._shelf.sweep(self.machine.state.files.files)
                 return
             curves = build("curve model", self.spec.curves)
             advice = Advice(curves, brains.generator, self.machine.state)
@@ -110,6 +111,8 @@ class Driver:
             self._run(watch)
             assert self._engine is not None
             self._engine.close()
+            # What was saved after the study's last word is named nowhere.
+            self._shelf.sweep(self.machine.state.files.files)
         end = self.machine.state.end
         assert end is not None
         if end.cause is EndCause.FAILED:

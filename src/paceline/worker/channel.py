@@ -80,14 +80,6 @@ class Release(Message, frozen=True, kw_only=True):
 # From the worker
 
 
-class Report(Message, frozen=True, kw_only=True):
-    """An epoch is done."""
-
-    epoch: int
-    metrics: Metrics
-    seconds: float
-
-
 class Wrote(Message, frozen=True, kw_only=True):
     """A checkpoint is safe."""
 
@@ -102,6 +94,17 @@ class Skipped(Message, frozen=True, kw_only=True):
 
     epoch: int
     note: str
+
+
+class Report(Message, frozen=True, kw_only=True):
+    """An epoch is done."""
+
+    epoch: int
+    metrics: Metrics
+    seconds: float
+    # What came of its checkpoint, where that was saved before the epoch was told: one message, so
+    # that nobody ever knows the one and not the other.
+    saved: Wrote | Skipped | None = None
 
 
 class Spoilt(Message, frozen=True, kw_only=True):
