@@ -111,7 +111,7 @@ class _Packer:
         if isinstance(value, dict):
             return self._dict(value, where)
         if kind is bytes or kind is bytearray:
-            return {_MARK: "bytes", **self._buffer(value)}
+            return {_MARK: kind.__name__, **self._buffer(value)}
         return self._foreign(value, kind, where)
 
     def _dict(self, value: dict[Any, Any], where: str) -> Any:  # noqa: ANN401
@@ -170,6 +170,8 @@ class _Unpacker:
                 return float(value["text"])
             case "bytes":
                 return bytes(self._buffer(value["size"]))
+            case "bytearray":
+                return bytearray(self._buffer(value["size"]))
             case mark:
                 return self._foreign(mark, value["dtype"], value["shape"], value["size"])
 
