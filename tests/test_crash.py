@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Step
     from paceline.core.values import Config
 
-needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="nobody tells who runs")
-pytestmark = needs_proc
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="nobody tells who runs")
 
 
 class Mortal:
@@ -223,7 +222,9 @@ KILLS = 10
 VICTIMS = ("driver", "driver", "worker", "nursery", "all")
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 60))]
+)
 def test_a_study_goes_on_after_ten_deaths_at_random(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     study = ("fifo", "asha", "shared", "fifo", "asked")[seed % 5]
@@ -238,9 +239,7 @@ def test_a_study_goes_on_after_ten_deaths_at_random(seed: int, tmp_path: Path) -
                 time.sleep(rng.uniform(0.0, 0.01))  # any instant: this is no waiting for anything
                 if kill(mortal, driver, victim, last):
                     kills[victim] += 1
-                if victim in ("driver", "all"):
-                    break
-                if last is None:
+                if last is None or victim in ("driver", "all"):
                     break
             for _ in rounds:
                 pass
