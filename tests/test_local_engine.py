@@ -406,3 +406,30 @@ def test_nothing_survives_a_driver_that_is_killed(tmp_path: Path) -> None:
     driver.kill()
     driver.wait()
     assert gone(set(started))
+
+
+def test_a_nursery_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
+    module = tmp_path / "dies_once.py"
+    module.write_text(
+        "import os, signal\n"
+        "def deaths():\n"
+        f"    return len(os.listdir({str(tmp_path / 'deaths')!r}))\n"
+        "def train(trial):\n"
+        "    for _ in trial.epochs():\n"
+        "        trial.report(loss=1.0)\n"
+        f"if os.path.exists({str(tmp_path / 'armed')!r}) and deaths() < 2:\n"
+        f"    open(os.path.join({str(tmp_path / 'deaths')!r}, str(deaths())), 'w').close()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    (tmp_path / "deaths").mkdir()
+    sys.path.insert(0, str(tmp_path))
+    try:
+        import dies_once  # type: ignore[import-not-found]
+
+        nest = Nest(dies_once.train, {})
+        (tmp_path / "armed").touch()
+        nest.revive()
+        nest.close(1.0)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert len(list((tmp_path / "deaths").iterdir())) == 2

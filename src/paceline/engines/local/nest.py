@@ -23,6 +23,10 @@ from paceline.worker.wire import AnyWord, Fork, Kill, Load, Loaded, Wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+# How often a nursery is started after one was killed: the function was loaded before, so that one
+# which dies again was killed again.
+_TRIES = 5
+
 
 class Nest:
     """A nursery and the workers it has made."""
@@ -35,7 +39,7 @@ class Nest:
         self._workers = 0
         # Workers that were made ahead and wait to hear what to be.
         self._spares: dict[int, Channel] = {}
-        self._start()
+        self._start(1)
 
     def prepare(self, count: int) -> None:
         """Have so many more workers made; each waits to hear what to be."""
@@ -82,9 +86,16 @@ class Nest:
     def revive(self) -> None:
         """Start another nursery after this one was killed."""
         self.close(1.0)
-        self._start()
+        self._start(_TRIES)
 
-    def _start(self) -> None:
+    def _start(self, tries: int) -> None:
+        for _ in range(tries):
+            self._spawn()
+            if self._load():
+                return
+        raise SpecError(f"{self._name} cannot be loaded: the process that imports it died.")
+
+    def _spawn(self) -> None:
         mine, theirs = socket.socketpair()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "paceline.worker.nursery", str(theirs.fileno())],
@@ -96,10 +107,9 @@ class Nest:
         )
         theirs.close()
         self.wire = Wire(mine)
-        self._load()
 
-    def _load(self) -> None:
-        name = self._name
+    def _load(self) -> bool:
+        """Have the function loaded; False: the nursery died of it, or was killed."""
         with tempfile.TemporaryFile() as file:
             file.write(self._body)
             file.seek(0)
@@ -107,10 +117,11 @@ class Nest:
         answer = self.words()
         if not answer or not isinstance(answer[0], Loaded):
             self.close(1.0)
-            raise SpecError(f"{name} cannot be loaded: the process that imports it died.")
+            return False
         if answer[0].error:
             self.close(1.0)
-            raise SpecError(f"{name} cannot be loaded in a worker: {answer[0].error}.")
+            raise SpecError(f"{self._name} cannot be loaded in a worker: {answer[0].error}.")
+        return True
 
 
 def _pickled(train: Callable[[Any], Any]) -> bytes:
