@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test check bench bench-peers bench-local slow golden
+.PHONY: setup demo test check bench bench-life bench-local bench-peers slow golden
 
 setup: .venv/ready
 
@@ -40,6 +40,9 @@ slow: .venv/torch
 
 bench: setup
 	$(BIN)/python -m benchmarks.run
+
+bench-life: setup
+	$(BIN)/python -m benchmarks.life
 
 bench-peers: setup
 	$(BIN)/python -m benchmarks.peers

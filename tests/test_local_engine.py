@@ -245,6 +245,77 @@ def test_no_grandchild_survives_its_worker(driven: Callable[..., Hand]) -> None:
     assert gone({int(metrics[name] or 0) for name in ("child", "runaway")})
 
 
+def workers_of(nursery: int) -> set[int]:
+    """Return the workers a nursery has made and that still live."""
+    made = [path.read_text() for path in Path(f"/proc/{nursery}/task").glob("*/children")]
+    return {int(pid) for text in made for pid in text.split()}
+
+
+def test_a_worker_that_dies_while_it_waits_costs_nothing(driven: Callable[..., Hand]) -> None:
+    hand = driven(beats, {"a": 1})
+    (nursery,) = children()
+    while len(workers_of(nursery)) < 2:
+        time.sleep(0.001)
+    for pid in workers_of(nursery):
+        os.kill(pid, signal.SIGKILL)
+    hand.settle()
+    hand.give(hand.launch(0, goal=3))
+    assert hand.until_ended(0).cause is e.Cause.GOAL
+
+
+def test_a_killed_nursery_is_replaced_and_costs_no_retry(
+    driven: Callable[..., Hand], tmp_path: Path
+) -> None:
+    hand = driven(beats, {"a": 1}, {"a": 2})
+    hand.give(hand.launch(0, goal=FAR), hand.launch(1, trial=1, goal=FAR))
+    hand.until_reported(0, 2)
+    hand.until_reported(1, 2)
+    (nursery,) = children()
+    os.kill(nursery, signal.SIGKILL)
+    for attempt in (0, 1):
+        ended = hand.until_ended(attempt)
+        assert (ended.cause, ended.note) == (e.Cause.LOST, "all workers were killed")
+    saved = max(event.epoch for event in hand.of(e.Saved) if event.attempt == 0)
+    hand.give(hand.launch(2, goal=saved + 2, start=saved, source=0))
+    assert hand.until_ended(2).cause is e.Cause.GOAL
+    assert [epoch for epoch, _ in hand.values(2)] == [saved + 1, saved + 2]
+    told = {f"{event.attempt}-{event.epoch}.ckpt" for event in hand.of(e.Saved)}
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == told
+
+
+def test_a_halted_attempt_leaves_no_part_of_a_checkpoint(
+    driven: Callable[..., Hand], tmp_path: Path
+) -> None:
+    def heavy(trial: Any) -> None:  # noqa: ANN401
+        kept = trial.keep(kept={"blob": bytes(20_000_000), "n": 0})
+        for _ in trial.epochs():
+            kept["n"] += 1
+            trial.report(loss=-kept["n"])
+
+    hand = driven(heavy, {"a": 1})
+    folder = tmp_path / "checkpoints"
+    hand.give(hand.launch(0, goal=FAR))
+    while not list(folder.glob("*.part")):
+        time.sleep(0.001)
+    hand.give(d.Halt(attempt=0, why=WHY))
+    hand.until_ended(0)
+    told = {f"0-{event.epoch}.ckpt" for event in hand.of(e.Saved)}
+    assert {path.name for path in folder.iterdir()} == told
+
+
+def test_the_best_and_the_last_epoch_are_told_with_their_checkpoints(
+    driven: Callable[..., Hand],
+) -> None:
+    hand = driven(beats, {"a": 1})
+    hand.give(hand.launch(0, goal=3))
+    hand.until_ended(0)
+    kinds = [type(event) for event in hand.about(0)]
+    assert kinds == [e.Reported, e.Saved] * 3 + [e.Ended]
+    # In one piece: whoever remembers the report remembers the checkpoint.
+    pairs = list(zip(hand.of(e.Reported), hand.of(e.Saved), strict=True))
+    assert all(hand.told.index(saved) == hand.told.index(told) + 1 for told, saved in pairs)
+
+
 def test_a_damaged_checkpoint_is_told_and_costs_no_retry(
     driven: Callable[..., Hand], tmp_path: Path
 ) -> None:
@@ -317,10 +388,11 @@ def test_nothing_survives_a_driver_that_is_killed(tmp_path: Path) -> None:
         "def train(trial):\n"
         "    import subprocess\n"
         "    child = subprocess.Popen(['sleep', '1000'])\n"
+        "    runaway = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
         "    for _ in trial.epochs():\n"
         "        trial.report(loss=1.0)\n"
         f"        with open({str(tmp_path / 'pids')!r}, 'a') as file:\n"
-        "            file.write(f'{os.getpid()} {child.pid}\\n')\n"
+        "            file.write(f'{os.getpid()} {child.pid} {runaway.pid}\\n')\n"
         "        time.sleep(0.05)\n"
         "pl.tune(train, space={'a': pl.uniform(0, 1)}, metric='loss', mode='min', epochs=9999,\n"
         "        generator='random', policy='fifo', slots=2)\n"
@@ -334,3 +406,30 @@ def test_nothing_survives_a_driver_that_is_killed(tmp_path: Path) -> None:
     driver.kill()
     driver.wait()
     assert gone(set(started))
+
+
+def test_a_nursery_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
+    module = tmp_path / "dies_once.py"
+    module.write_text(
+        "import os, signal\n"
+        "def deaths():\n"
+        f"    return len(os.listdir({str(tmp_path / 'deaths')!r}))\n"
+        "def train(trial):\n"
+        "    for _ in trial.epochs():\n"
+        "        trial.report(loss=1.0)\n"
+        f"if os.path.exists({str(tmp_path / 'armed')!r}) and deaths() < 2:\n"
+        f"    open(os.path.join({str(tmp_path / 'deaths')!r}, str(deaths())), 'w').close()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    (tmp_path / "deaths").mkdir()
+    sys.path.insert(0, str(tmp_path))
+    try:
+        import dies_once  # type: ignore[import-not-found]
+
+        nest = Nest(dies_once.train, {})
+        (tmp_path / "armed").touch()
+        nest.revive()
+        nest.close(1.0)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert len(list((tmp_path / "deaths").iterdir())) == 2

@@ -80,6 +80,7 @@ class Driver:
             brains = brains_of(self.spec, generator_of(self.spec, options))
             self.machine = Machine(brains)
             if self._log and self._ended():
+                self._shelf.sweep(self.machine.state.files.files)
                 return
             curves = build("curve model", self.spec.curves)
             advice = Advice(curves, brains.generator, self.machine.state)
@@ -135,6 +136,8 @@ class Driver:
                 self._run(watch)
             assert self._engine is not None
             self._engine.close()
+            # What was saved after the study's last word is named nowhere.
+            self._shelf.sweep(self.machine.state.files.files)
         end = self.machine.state.end
         if end is None:
             raise StudyFailed(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_type_hints
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from paceline.allocation.speedup import parse_speedup
 from paceline.api.parts import build, parse_part
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from paceline.core.ports import CurveModel, Workload
-    from paceline.engines.sim.traces import Trace
+    from paceline.engines.sim.traces import Header, Trace
     from paceline.machine.state import StudyState
 
     Remember = Callable[[Sequence[Step]], None]
@@ -70,7 +71,7 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     span: int = 1
     speedup: str = "linear"
     interference: float = 0.0
-    # None: what the trace says, or nothing.
+    # Where they are not given: what the trace says, or nothing.
     setup_s: float | None = None
     save_s: float = 0.0
     restore_s: float = 0.0
@@ -210,6 +211,7 @@ class _Simulator:
             workload = Recorded(trace, share=options.share)
             generator = Part("queued", {"configs": _configs(trace, options)})
             header = trace.header
+            options = _with_costs(options, header)
             metric, mode, epochs, trials = header.metric, header.mode, header.max_epochs, None
         self.spec = StudySpec(
             name=name,
@@ -313,6 +315,15 @@ def _configs(trace: Trace, options: Simulation) -> list[Config]:
 def _budget(options: Simulation, trials: int | None) -> Budget:
     target = None if options.target is None else Target(options.target, options.over)
     return Budget(options.deadline_s, target, options.slot_seconds, trials)
+
+
+def _with_costs(options: Simulation, header: Header) -> Simulation:
+    """Return the options with what the trace knows of costs that they do not give."""
+    return replace(
+        options,
+        save_s=options.save_s or header.save_s or 0.0,
+        restore_s=options.restore_s or header.restore_s or 0.0,
+    )
 
 
 def _save_every_s(options: Simulation) -> float | None:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from paceline.api.measuring import measured
 from paceline.api.simulation import brains_of
 from paceline.core.errors import LogError, SpecError, StoreError
-from paceline.core.events import Opened, Reported
+from paceline.core.events import Opened
 from paceline.core.values import NO_LOSS, Config
 from paceline.engines.sim.traces import VERSION, Header, Run, write_trace
 from paceline.machine.glance import StudyRow, row_of, value_of
@@ -169,12 +170,12 @@ def replayed(steps: Iterable[Step]) -> Replayed:
 def export(steps: Iterable[Step], path: str | Path, *, force: bool = False) -> Exported:
     """Write a log's curves as a trace that `simulate` can read.
 
-    `seconds` and `setup_s` are as measured on the slots that each trial had.
+    `seconds` and all costs are as measured on the slots that each trial had.
     """
     path = Path(path)
     if path.exists() and not force:
         raise SpecError(f"{path} exists already: give another path, or --force to replace it.")
-    state, setups = _measured(steps)
+    state, costs = measured(steps)
     spec = state.spec
     told = [trial for trial in state.trials if trial.epoch]
     kept: dict[bytes, Trial] = {}
@@ -192,8 +193,10 @@ def export(steps: Iterable[Step], path: str | Path, *, force: bool = False) -> E
         mode=spec.mode,
         max_epochs=spec.epochs,
         source=f"exported from study {spec.name} by paceline",
+        save_s=costs.save_s,
+        restore_s=costs.restore_s,
     )
-    runs = [_run(trial, spec, setups.get(trial.id)) for trial in kept.values()]
+    runs = [_run(trial, spec, costs.setup_s.get(trial.id)) for trial in kept.values()]
     runs.sort(key=lambda run: run.id)
     try:
         write_trace(path, header, runs)
@@ -203,34 +206,9 @@ def export(steps: Iterable[Step], path: str | Path, *, force: bool = False) -> E
     return Exported(runs=len(runs), silent=silent, doubled=len(told) - len(runs))
 
 
-def _measured(steps: Iterable[Step]) -> tuple[StudyState, dict[int, float]]:
-    """Fold a log; return with it what starting cost each trial, where a first report tells."""
-    state = StudyState()
-    setups: dict[int, float] = {}
-    for step in steps:
-        event = step.event
-        state.apply(event)
-        if isinstance(event, Reported) and event.epoch == 1:
-            attempt = state.attempts.get(event.attempt)
-            if attempt is not None:
-                took = event.at - attempt.launched_at - event.seconds
-                setups.setdefault(attempt.trial.id, took)
-        for decision in step.decisions:
-            state.apply(decision)
-    return state, setups
-
-
 def _run(trial: Trial, spec: StudySpec, setup_s: float | None) -> Run:
     values = [math.nan if value is None else value for value in trial.metric(spec.metric)]
-    # To the microsecond: what is less is dust from adding and subtracting clock times.
-    setup = round(setup_s or 0.0, 6)
-    return Run(
-        trial.id,
-        trial.config,
-        array("d", values),
-        array("d", trial.seconds),
-        setup if setup > 0 else None,
-    )
+    return Run(trial.id, trial.config, array("d", values), array("d", trial.seconds), setup_s)
 
 
 def _trial_row(trial: Trial, spec: StudySpec) -> TrialRow:

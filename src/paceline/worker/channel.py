@@ -6,6 +6,7 @@ ours goes there.
 
 from __future__ import annotations
 
+import contextlib
 import select
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
@@ -80,14 +81,6 @@ class Release(Message, frozen=True, kw_only=True):
 # From the worker
 
 
-class Report(Message, frozen=True, kw_only=True):
-    """An epoch is done."""
-
-    epoch: int
-    metrics: Metrics
-    seconds: float
-
-
 class Wrote(Message, frozen=True, kw_only=True):
     """A checkpoint is safe."""
 
@@ -102,6 +95,17 @@ class Skipped(Message, frozen=True, kw_only=True):
 
     epoch: int
     note: str
+
+
+class Report(Message, frozen=True, kw_only=True):
+    """An epoch is done."""
+
+    epoch: int
+    metrics: Metrics
+    seconds: float
+    # What came of its checkpoint, where that was saved before the epoch was told: one message, so
+    # that nobody ever knows the one and not the other.
+    saved: Wrote | Skipped | None = None
 
 
 class Spoilt(Message, frozen=True, kw_only=True):
@@ -144,12 +148,10 @@ class Channel:
         return self._end.fileno()
 
     def send(self, message: AnyMessage) -> None:
-        """Say something; to a side that is gone, in vain."""
+        """Say something; to a side that is gone, in vain. What it said before can still be read."""
         body = _encoder.encode(message)
-        try:
+        with contextlib.suppress(OSError):
             self._end.sendall(len(body).to_bytes(_HEAD, "little") + body)
-        except OSError:
-            self.closed = True
 
     def receive(self, *, wait: bool) -> AnyMessage | None:
         """Return the next message; None where there is none now, or will never be one."""

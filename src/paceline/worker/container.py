@@ -7,6 +7,7 @@ code: whatever a file holds, the worst it can be is wrong, and its digest says s
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -36,23 +37,29 @@ def write(path: Path, values: dict[str, Any]) -> tuple[int, str]:
     digest = blake2b(digest_size=16)
     size = 0
     part = path.with_name(f".{path.name}.part")
-    with open(part, "wb") as file:
+    try:
+        with open(part, "wb") as file:
 
-        def put(data: Any) -> None:  # noqa: ANN401 - bytes or a memory view
-            nonlocal size
-            digest.update(data)
-            file.write(data)
-            size += len(data)
+            def put(data: Any) -> None:  # noqa: ANN401 - bytes or a memory view
+                nonlocal size
+                digest.update(data)
+                file.write(data)
+                size += len(data)
 
-        put(MAGIC)
-        put(len(header).to_bytes(8, "little"))
-        put(header)
-        for buffer in packer.buffers:
-            put(bytes(-size % _ALIGN))
-            put(buffer)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+            put(MAGIC)
+            put(len(header).to_bytes(8, "little"))
+            put(header)
+            for buffer in packer.buffers:
+                put(bytes(-size % _ALIGN))
+                put(buffer)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        # A full disk, or the end of this attempt: what is not whole is of no use to anybody.
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
     _sync_folder(path.parent)
     return size, digest.hexdigest()
 
@@ -104,7 +111,7 @@ class _Packer:
         if isinstance(value, dict):
             return self._dict(value, where)
         if kind is bytes or kind is bytearray:
-            return {_MARK: "bytes", **self._buffer(value)}
+            return {_MARK: kind.__name__, **self._buffer(value)}
         return self._foreign(value, kind, where)
 
     def _dict(self, value: dict[Any, Any], where: str) -> Any:  # noqa: ANN401
@@ -163,6 +170,8 @@ class _Unpacker:
                 return float(value["text"])
             case "bytes":
                 return bytes(self._buffer(value["size"]))
+            case "bytearray":
+                return bytearray(self._buffer(value["size"]))
             case mark:
                 return self._foreign(mark, value["dtype"], value["shape"], value["size"])
 

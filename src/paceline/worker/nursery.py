@@ -61,8 +61,7 @@ class Nursery:
                     for word in self._wire.receive():
                         self._obey(word)
         finally:
-            for pid in self._pids.values():
-                _signal_all(pid, signal.SIGKILL)
+            self._end_all()
 
     def _obey(self, word: AnyWord) -> None:
         if isinstance(word, Load):
@@ -125,6 +124,17 @@ class Nursery:
                     os.killpg(pid, signal.SIGKILL)  # whatever it has left behind in its session
                 self._end_strays()
                 self._wire.send(Exited(worker, os.waitstatus_to_exitcode(status)))
+
+    def _end_all(self) -> None:
+        """End every worker and whatever they have started, and stay until all are gone."""
+        for pid in self._pids.values():
+            _signal_all(pid, signal.SIGKILL)
+        self._pids.clear()
+        # Whoever dies leaves its children to us: go on until there are none.
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                self._end_strays()
+                os.waitpid(-1, 0)
 
     def _end_strays(self) -> None:
         """End grandchildren that left their worker's session: as orphans they became ours."""

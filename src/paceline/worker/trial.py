@@ -168,15 +168,22 @@ class Trial:
         seconds = time.monotonic() - self._began
         settled = _settled(metrics, self._begin.metric)
         self._done += 1
-        self._channel.send(Report(epoch=self._done, metrics=settled, seconds=seconds))
         self._hear()
         loss = loss_of(settled.get(self._begin.metric), self._begin.sign)
         better = loss < self._best
         self._best = min(self._best, loss)
-        ordered = self._done >= self._goal or self._done in self._save_at
         possible = files is not None or bool(self._keeper)
-        if ordered or (possible and (better or self._due())):
-            self._save(files)
+        # Nobody trains the study's best or a trial's last epoch again to have its checkpoint, so
+        # these are safe before they are told. All others are told first, since the answer may
+        # move the goal on.
+        precious = self._done == self._begin.epochs or (possible and better)
+        saved = self._save(files) if precious else None
+        self._channel.send(Report(epoch=self._done, metrics=settled, seconds=seconds, saved=saved))
+        if not precious:
+            self._hear()
+            ordered = self._done >= self._goal or self._done in self._save_at
+            if ordered or (possible and self._due()):
+                self._channel.send(self._save(files))
         while self._done >= self._goal and self._done < self._begin.epochs:
             message = self._channel.receive(wait=True)
             if message is None:
@@ -191,7 +198,7 @@ class Trial:
     def finish(self) -> None:
         """Save the end of a function that returned before its goal, if it keeps anything."""
         if self._keeper and self._saved != self._done:
-            self._save(None)
+            self._channel.send(self._save(None))
 
     def restored_files(self) -> dict[str, bytes] | None:
         """Return the files that a checkpoint in Ray's spelling holds."""
@@ -221,14 +228,13 @@ class Trial:
         elif isinstance(message, Release):
             raise Unwind
 
-    def _save(self, files: dict[str, bytes] | None) -> None:
+    def _save(self, files: dict[str, bytes] | None) -> Wrote | Skipped:
         started = time.monotonic()
         epoch = self._done
         try:
             if files is None and not self._keeper:
                 note = "it keeps nothing, so that it starts over when it is paused"
-                self._channel.send(Skipped(epoch=epoch, note=note))
-                return
+                return Skipped(epoch=epoch, note=note)
             values = self._keeper.states()
             if files is not None:
                 values["files"] = files
@@ -236,12 +242,11 @@ class Trial:
             size, digest = container.write(path, values)
         except OSError as error:
             note = f"its checkpoint cannot be written: {error.strerror or error}"
-            self._channel.send(Skipped(epoch=epoch, note=note))
-            return
+            return Skipped(epoch=epoch, note=note)
         self._saved_at = time.monotonic()
         self._saved = epoch
         self._save_s = self._saved_at - started
-        self._channel.send(Wrote(epoch=epoch, seconds=self._save_s, bytes=size, digest=digest))
+        return Wrote(epoch=epoch, seconds=self._save_s, bytes=size, digest=digest)
 
 
 def name_of(attempt: int, epoch: int) -> str:

@@ -8,11 +8,10 @@ anything: it carries out, and tells.
 from __future__ import annotations
 
 import contextlib
-import heapq
 import math
+import select
 import selectors
 import signal
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,9 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.values import loss_of
 from paceline.engines.local.beside import Beside
+from paceline.engines.local.clock import Clock
 from paceline.engines.local.life import Life
-from paceline.engines.local.owed import Owed
+from paceline.engines.local.past import Past
 from paceline.worker import channel as c
 from paceline.worker.trial import name_of
 from paceline.worker.wire import Exited
@@ -75,12 +75,13 @@ class LocalEngine:
         self._adviser = adviser
         self._patience = patience or Patience()
         self._shelf = shelf
-        self._began = time.monotonic() if began is None else began
+        self._clock = Clock(began)
         self._applied = -1
         self._configs: list[Config] = []
         self._lives: dict[AttemptId, Life] = {}
         self._by_worker: dict[int, Life] = {}
-        self._owed = Owed()
+        # Of the log that is being resumed.
+        self._past = Past()
         # Those who have said that they saved: at their goal they go, unless it is moved on.
         self._parked: list[Life] = []
         # The best loss so far: whoever beats it saves at once.
@@ -88,59 +89,53 @@ class LocalEngine:
         self._slots = list(range(devices.slots))
         self._told: deque[e.AnyEvent] = deque()
         self._opened = self._closed = False
-        # (when, number, what to do): wakes, soft ends that become hard, looks at who hangs.
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = 0
         self._beside = Beside()
         self._selector = selectors.DefaultSelector()
         self._selector.register(nest.wire.fileno(), selectors.EVENT_READ, None)
         self._selector.register(self._beside.fileno(), selectors.EVENT_READ, self._beside)
-        # Workers that were made ahead and wait to hear what to be.
-        self._spares = deque(nest.fork() for _ in self._slots)
+        nest.prepare(devices.slots)
 
     # The port
 
     @property
     def now(self) -> float:
         """Seconds on the study's clock, which stands still while no driver runs."""
-        return time.monotonic() - self._began
+        return self._clock.now
 
     def replay(self, step: Step) -> None:
         """Take a step of the log: what it leaves for the engine to know."""
         self._applied = step.number
-        self._began = time.monotonic() - step.event.at
+        self._past.take(step)
+        self._clock.resume(step.event.at)
         event = step.event
         if isinstance(event, e.Saved):
             self._shelf.saved((event.attempt, event.epoch), event.digest)
         elif isinstance(event, e.Reported):
             self._better(event)
-        self._owed.take(step)
         for decision in step.decisions:
             if isinstance(decision, d.Open):
                 self._configs.append(decision.config)
-            elif isinstance(decision, d.WakeAt):
-                self._wake_at(decision)
 
     def wait(self, patience: float | None = None) -> Sequence[e.AnyEvent] | None:
         """Return what has happened, in order; wait where nothing has."""
-        if self._closed or self._nest.wire.closed:
+        if self._closed:
             return None
         if not self._opened:
             self._open()
         # What was told at the last call has had its consequences by now.
         while self._parked:
             self._release(self._parked.pop())
-        until = math.inf if patience is None else time.monotonic() + patience
+        clock = self._clock
+        until = math.inf if patience is None else clock.now + patience
         while not self._told:
-            now = time.monotonic()
-            due = self._began + self._timers[0][0] if self._timers else math.inf
-            if min(due, until) > now:
-                nearest = min(due, until)
+            now, due = clock.now, clock.due
+            nearest = min(due, until)
+            if nearest > now:
                 timeout = None if nearest == math.inf else nearest - now
                 for key, _ in self._selector.select(timeout):
                     self._listen(key.data)
             elif due <= now:
-                self._fact_time()
+                clock.strike()
             else:
                 break
         told, self._told = self._told, deque()
@@ -161,19 +156,17 @@ class LocalEngine:
         if self._closed:
             return
         self._closed = True
-        until = time.monotonic() + (self._patience.last_grace_s if grace_s is None else grace_s)
+        until = self.now + (self._patience.last_grace_s if grace_s is None else grace_s)
         for life in self._lives.values():
             self._nest.kill(life.worker, signal.SIGTERM)
         try:
-            while self._lives and not self._nest.wire.closed and time.monotonic() < until:
-                for key, _ in self._selector.select(max(0.0, until - time.monotonic())):
+            while self._lives and not self._nest.wire.closed and self.now < until:
+                for key, _ in self._selector.select(max(0.0, until - self.now)):
                     self._listen(key.data)
         finally:  # an interrupt ends our patience
             for life in self._lives.values():
                 self._nest.kill(life.worker, signal.SIGKILL)
                 life.channel.close()
-            for _, channel in self._spares:
-                channel.close()
             self._nest.close(self._patience.last_grace_s)
             self._selector.close()
             self._beside.close()
@@ -185,20 +178,22 @@ class LocalEngine:
     def _open(self) -> None:
         self._opened = True
         self._told.append(e.CapacityChanged(at=self.now, slots=tuple(self._slots)))
-        attempts, questions = self._owed.settle()
-        for attempt in attempts:
+        past, self._past = self._past, Past()
+        for attempt in past.lost:
             note = "its driver was gone"
             self._told.append(e.Ended(at=self.now, attempt=attempt, cause=e.Cause.LOST, note=note))
-        for question in questions:
-            self._ask(question)
+        for ask in past.asked.values():
+            _ACT[type(ask)](self, ask)
         if self._patience.hang_s is not None:
-            self._after(self._patience.hang_s / 4, self._look_for_hanging)
+            self._clock.after(self._patience.hang_s / 4, self._look_for_hanging)
 
     def _listen(self, source: Life | Beside | None) -> None:
         if source is None:
             for word in self._nest.words():
                 if isinstance(word, Exited):
                     self._exited(word)
+            if self._nest.wire.closed and not self._closed:
+                self._bereaved()
         elif isinstance(source, Life):
             if source.channel.closed:
                 return  # its end was told in this very round
@@ -208,12 +203,12 @@ class LocalEngine:
                 self._selector.unregister(source.channel.fileno())
         else:
             answer = source.answer()
-            self._told.append(replace(answer, at=self._fact_time()))
+            self._told.append(replace(answer, at=self._clock.strike()))
 
     def _hear(self, life: Life, message: c.AnyMessage) -> None:
-        at = life.heard_at = self._fact_time()
+        at = life.heard_at = self._clock.strike()
         match message:
-            case c.Report(epoch=epoch, metrics=metrics, seconds=seconds):
+            case c.Report(epoch=epoch, metrics=metrics, seconds=seconds, saved=saved):
                 life.epoch = epoch
                 report = e.Reported(
                     at=at, attempt=life.id, epoch=epoch, metrics=metrics, seconds=seconds
@@ -221,6 +216,8 @@ class LocalEngine:
                 self._told.append(report)
                 if self._better(report):
                     self._spread_best(life)
+                if saved is not None:
+                    self._hear(life, saved)
             case c.Wrote(epoch=epoch, seconds=seconds, bytes=size, digest=digest):
                 self._shelf.saved((life.id, epoch), digest)
                 self._told.append(
@@ -246,19 +243,37 @@ class LocalEngine:
                 life.cause, life.note = e.Cause.FAILED, note
 
     def _exited(self, word: Exited) -> None:
-        life = self._by_worker.pop(word.worker, None)
+        life = self._by_worker.get(word.worker)
         if life is None:
+            self._nest.forget(word.worker)
             return
         while not life.channel.closed:
             # Its last words: they were written before it died.
             for message in life.channel.arrived():
                 self._hear(life, message)
+        self._gone(life, *life.ended(word.status))
+
+    def _bereaved(self) -> None:
+        """The nursery was killed, and every worker with it: go on with another."""
+        for life in list(self._lives.values()):
+            # Without waiting: nobody is left to end what would hold its channel open.
+            while not life.channel.closed and select.select([life.channel], [], [], 0)[0]:
+                for message in life.channel.arrived():
+                    self._hear(life, message)
+            self._gone(life, life.cause or e.Cause.LOST, life.note or "all workers were killed")
+        self._selector.unregister(self._nest.wire.fileno())
+        self._nest.revive()
+        self._selector.register(self._nest.wire.fileno(), selectors.EVENT_READ, None)
+        self._nest.prepare(len(self._slots))
+
+    def _gone(self, life: Life, cause: e.Cause, note: str) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(life.channel.fileno())
         life.channel.close()
-        del self._lives[life.id]
-        cause, note = life.ended(word.status)
-        at = self._fact_time()
+        del self._lives[life.id], self._by_worker[life.worker]
+        if cause not in (e.Cause.GOAL, e.Cause.FINISHED):
+            self._shelf.clear(life.id)
+        at = self._clock.strike()
         self._told.append(e.Ended(at=at, attempt=life.id, cause=cause, note=note))
 
     def _better(self, report: e.Reported) -> bool:
@@ -282,7 +297,7 @@ class LocalEngine:
                 life.cause = e.Cause.FAILED
                 life.note = f"it said nothing for {limit:g} s"
                 self._end(life)
-        self._after(limit / 4, self._look_for_hanging)
+        self._clock.after(limit / 4, self._look_for_hanging)
 
     # Decisions
 
@@ -290,14 +305,14 @@ class LocalEngine:
         self._configs.append(decision.config)
 
     def _launch(self, decision: d.Launch) -> None:
-        worker, channel = self._spares.popleft()
+        worker, channel = self._nest.worker()
         log = self._shelf.log(decision.attempt)
         life = Life(decision, worker, channel, log)
         life.heard_at = self.now
         self._lives[life.id] = self._by_worker[worker] = life
         self._selector.register(channel.fileno(), selectors.EVENT_READ, life)
         channel.send(self._begin(decision, log))
-        self._spares.append(self._nest.fork())
+        self._nest.prepare(1)
 
     def _begin(self, decision: d.Launch, log: Path) -> c.Begin:
         spec, config = self._spec, self._configs[decision.trial]
@@ -360,7 +375,7 @@ class LocalEngine:
     def _end(self, life: Life) -> None:
         """End a worker softly, and hard if it does not go."""
         self._nest.kill(life.worker, signal.SIGTERM)
-        self._after(self._patience.grace_s, lambda: self._end_hard(life))
+        self._clock.after(self._patience.grace_s, lambda: self._end_hard(life))
 
     def _end_hard(self, life: Life) -> None:
         if life.id in self._lives:
@@ -368,7 +383,7 @@ class LocalEngine:
 
     def _wake_at(self, decision: d.WakeAt) -> None:
         woke = e.Woke(at=decision.at, trial=decision.trial)
-        self._push(decision.at, lambda: self._told.append(woke))
+        self._clock.at(decision.at, lambda: self._told.append(woke))
 
     def _drop(self, decision: d.Drop) -> None:
         for name in decision.checkpoints:
@@ -378,8 +393,8 @@ class LocalEngine:
         fresh = max(self._slots, default=-1) + 1
         more = self._devices.more(len(self._slots), decision.slots)
         self._slots += range(fresh, fresh + more)
-        self._spares.extend(self._nest.fork() for _ in range(more))
-        at = self._fact_time()
+        self._nest.prepare(more)
+        at = self._clock.strike()
         self._told.append(e.CapacityChanged(at=at, slots=tuple(self._slots)))
 
     def _retire(self, decision: d.Retire) -> None:
@@ -388,22 +403,6 @@ class LocalEngine:
     def _ask(self, decision: d.AskForecast | d.AskProposal) -> None:
         assert self._adviser is not None
         self._beside.do(self._adviser.answer(decision))
-
-    # Time
-
-    def _fact_time(self) -> float:
-        """Return the time for a fact that is about to be told, after everything that is due."""
-        now = self.now
-        while self._timers and self._timers[0][0] <= now:
-            heapq.heappop(self._timers)[2]()
-        return now
-
-    def _after(self, seconds: float, what: Callable[[], None]) -> None:
-        self._push(self.now + seconds, what)
-
-    def _push(self, at: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._timers, (at, self._numbers, what))
-        self._numbers += 1
 
 
 _ACT: dict[type, Callable[[LocalEngine, Any], None]] = {

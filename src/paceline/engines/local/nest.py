@@ -23,35 +23,45 @@ from paceline.worker.wire import AnyWord, Fork, Kill, Load, Loaded, Wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+# How often a nursery is started after one was killed: the function was loaded before, so that one
+# which dies again was killed again.
+_TRIES = 5
+
 
 class Nest:
     """A nursery and the workers it has made."""
 
     def __init__(self, train: Callable[[Any], Any], environ: Mapping[str, str]) -> None:
         ray_spelled(train)  # refuses a function that no trial can be given to
-        body = _pickled(train)
-        mine, theirs = socket.socketpair()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "paceline.worker.nursery", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env={**os.environ, **environ},
-            stdin=subprocess.DEVNULL,
-            # A keyboard interrupt is the driver's to handle: it ends the workers in its own way.
-            start_new_session=True,
-        )
-        theirs.close()
-        self.wire = Wire(mine)
+        self._body = _pickled(train)
+        self._name = getattr(train, "__name__", "the training function")
+        self._environ = {**os.environ, **environ}
         self._workers = 0
-        self._load(body, getattr(train, "__name__", "the training function"))
+        # Workers that were made ahead and wait to hear what to be.
+        self._spares: dict[int, Channel] = {}
+        self._start(1)
 
-    def fork(self) -> tuple[int, Channel]:
-        """Have a worker made; it waits to hear what to be."""
-        mine, theirs = socket.socketpair()
-        worker = self._workers
-        self._workers += 1
-        self.wire.send(Fork(worker), theirs.fileno())
-        theirs.close()
-        return worker, Channel(mine)
+    def prepare(self, count: int) -> None:
+        """Have so many more workers made; each waits to hear what to be."""
+        for _ in range(count):
+            mine, theirs = socket.socketpair()
+            self.wire.send(Fork(self._workers), theirs.fileno())
+            theirs.close()
+            self._spares[self._workers] = Channel(mine)
+            self._workers += 1
+
+    def worker(self) -> tuple[int, Channel]:
+        """Return a worker that waits, the oldest first."""
+        if not self._spares:
+            self.prepare(1)
+        number = next(iter(self._spares))
+        return number, self._spares.pop(number)
+
+    def forget(self, worker: int) -> None:
+        """A worker died before it heard what to be; another is made when it is needed."""
+        spare = self._spares.pop(worker, None)
+        if spare is not None:
+            spare.close()
 
     def kill(self, worker: int, number: int) -> None:
         """Send a worker, and whatever it has started, a signal."""
@@ -63,6 +73,8 @@ class Nest:
 
     def close(self, patience: float) -> None:
         """Hang up: the nursery ends all workers and itself."""
+        for worker in list(self._spares):
+            self.forget(worker)
         self.wire.close()
         try:
             self._process.wait(patience)
@@ -71,18 +83,45 @@ class Nest:
             os.kill(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
-    def _load(self, body: bytes, name: str) -> None:
+    def revive(self) -> None:
+        """Start another nursery after this one was killed."""
+        self.close(1.0)
+        self._start(_TRIES)
+
+    def _start(self, tries: int) -> None:
+        for _ in range(tries):
+            self._spawn()
+            if self._load():
+                return
+        raise SpecError(f"{self._name} cannot be loaded: the process that imports it died.")
+
+    def _spawn(self) -> None:
+        mine, theirs = socket.socketpair()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "paceline.worker.nursery", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            # A keyboard interrupt is the driver's to handle: it ends the workers in its own way.
+            start_new_session=True,
+        )
+        theirs.close()
+        self.wire = Wire(mine)
+
+    def _load(self) -> bool:
+        """Have the function loaded; False: the nursery died of it, or was killed."""
         with tempfile.TemporaryFile() as file:
-            file.write(body)
+            file.write(self._body)
             file.seek(0)
             self.wire.send(Load(list(sys.path)), file.fileno())
         answer = self.words()
         if not answer or not isinstance(answer[0], Loaded):
             self.close(1.0)
-            raise SpecError(f"{name} cannot be loaded: the process that imports it died.")
+            return False
         if answer[0].error:
             self.close(1.0)
-            raise SpecError(f"{name} cannot be loaded in a worker: {answer[0].error}.")
+            raise SpecError(f"{self._name} cannot be loaded in a worker: {answer[0].error}.")
+        return True
 
 
 def _pickled(train: Callable[[Any], Any]) -> bytes:

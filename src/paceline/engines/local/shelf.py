@@ -45,6 +45,15 @@ class Shelf:
         self._digests.pop(name, None)
         (self.checkpoints / name_of(*name)).unlink(missing_ok=True)
 
+    def clear(self, attempt: AttemptId) -> None:
+        """Delete what an attempt that is gone has written, whole or in part, and never told."""
+        for path in self.checkpoints.glob(f"*{attempt}-*"):
+            found = _NAMED.search(path.name)
+            if found is None or int(found[1]) != attempt:
+                continue
+            if path.name != found[0] or (attempt, int(found[2])) not in self._digests:
+                path.unlink(missing_ok=True)
+
     def sweep(self, named: Container[Name]) -> None:
         """Delete what lies among the checkpoints and is not named in the log."""
         for path in self.checkpoints.iterdir():

@@ -40,6 +40,9 @@ class Header(Struct, frozen=True, kw_only=True):
     license: str = ""
     # A value that few runs reach: a fair goal for comparisons.
     target: float | None = None
+    # What saving a checkpoint and going on from one cost, where that was measured.
+    save_s: float | None = None
+    restore_s: float | None = None
 
 
 class _Line(Struct, frozen=True):
@@ -154,6 +157,10 @@ def _header(path: str | Path, number: int, body: bytes) -> Header:
         raise TraceError(
             f"{path}:{number}: field max_epochs: {header.max_epochs} epochs are none: 1 or more."
         )
+    for field in ("save_s", "restore_s"):
+        cost = getattr(header, field)
+        if cost is not None and not (cost >= 0 and math.isfinite(cost)):
+            raise TraceError(f"{path}:{number}: field {field}: {cost} is no duration.")
     return header
 
 
