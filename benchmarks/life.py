@@ -9,6 +9,7 @@ policy, the slots and the order of the trials; costs are those that the study me
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 import time
@@ -113,8 +114,9 @@ def main() -> None:
         rows.append(figures)
         lines.append([str(seed + 1), *_said(figures, "makespan"), *_said(figures, "target")])
         print(" ".join(lines[-1]), file=sys.stderr)
-    offs = {what: [abs(off(row, what) or 0.0) for row in rows] for what in ("makespan", "target")}
-    worst = max(max(each) for each in offs.values())
+    offs = [off(row, what) for row in rows for what in ("makespan", "target")]
+    # Where one got to the target and the other did not, there is no telling how far off it is.
+    worst = max(math.inf if each is None else abs(each) for each in offs)
     known = facts(COMMAND, time.perf_counter() - started)
     page = (
         f"# The simulator against life\n\n{markdown(lines)}\n\n"
