@@ -142,10 +142,11 @@ def once() -> bool:
 def die() -> None:
     """Kill whoever is to die: the driver, the nursery, this very process, or all of them."""
     victim = os.environ["CRASH_VICTIM"]
-    if victim in ("nursery", "all"):
-        os.kill(os.getppid(), signal.SIGKILL)
+    # The driver first: a worker does not outlive its nursery by a line.
     if victim in ("driver", "all"):
         os.kill(_driver(), signal.SIGKILL)
+    if victim in ("nursery", "all"):
+        os.kill(os.getppid(), signal.SIGKILL)
     if victim in ("worker", "all"):
         os.kill(os.getpid(), signal.SIGKILL)
 
