@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test check bench bench-life bench-local bench-peers slow golden
+.PHONY: setup demo test check bench bench-life bench-local bench-peers slow golden train-pfn
 
 setup: .venv/ready
 
@@ -27,7 +27,7 @@ check: .venv/torch
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/codespell src tests docs benchmarks examples README.md CHANGELOG.md CONTRIBUTING.md
+	$(BIN)/codespell src tests docs benchmarks examples training README.md CHANGELOG.md CONTRIBUTING.md
 
 test: check
 	$(BIN)/coverage erase
@@ -49,6 +49,11 @@ bench-peers: setup
 
 bench-local: setup
 	$(BIN)/python -m benchmarks.peers_local
+
+# Minutes on one GPU, where torch sees one; a day on a CPU. Goes on where it was broken off.
+train-pfn: .venv/torch
+	$(BIN)/python -m training.pfn.train --out build/pfn
+	$(BIN)/python -m training.pfn.export build/pfn/checkpoint.pt src/paceline/curves/pfn.onnx
 
 golden: setup
 	PACELINE_GOLDEN=write $(BIN)/python -m pytest tests/test_golden.py tests/test_cli*.py

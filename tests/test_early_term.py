@@ -30,12 +30,16 @@ def seer(trace: Trace) -> Oracle:
 class Optimist:
     """Is sure that every curve falls to zero."""
 
+    others = 0
+
     def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
         return [Forecast(tuple(h.horizons), ((0.0,) * 15,) * len(h.horizons)) for h in histories]
 
 
 class Mute:
     """Never has an answer."""
+
+    others = 0
 
     def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
         return [None] * len(histories)

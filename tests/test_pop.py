@@ -69,6 +69,8 @@ def seer(trace: Trace) -> Oracle:
 class Says:
     """Gives each run the chance that is written beside it to come below 0.5."""
 
+    others = 0
+
     def __init__(self, chances: dict[int, float]) -> None:
         self._chances = chances
 

@@ -78,11 +78,12 @@ _LEAVES: dict[object, st.SearchStrategy[Any]] = {
     type(None): st.none(),
     Forecast: _forecasts(),
 }
-# A spec checks itself: its numbers are limits, and its name is not empty.
+# A spec checks itself: its numbers are limits, its name is not empty, its range has two ends.
 _IN_SPECS: dict[object, st.SearchStrategy[Any]] = {
     int: st.integers(1, 1000),
     float: st.floats(0.001, 1e9),
     str: st.text(min_size=1, max_size=20),
+    tuple[float, float]: st.tuples(st.floats(-1e9, 0.0), st.floats(0.001, 1e9)),
 }
 
 

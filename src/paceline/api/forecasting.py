@@ -14,7 +14,7 @@ from msgspec import Struct
 from paceline.api.parts import build, parse_part
 from paceline.api.studies import folded
 from paceline.core.errors import SpecError
-from paceline.core.ports import History
+from paceline.core.ports import History, Other
 from paceline.core.values import LEVELS, Config, Mode, loss_of
 from paceline.engines.sim.traces import read_trace
 from paceline.plots.futures import Fan, FanRow
@@ -48,6 +48,9 @@ class Known(Struct, frozen=True, kw_only=True):
     target: float | None
     # Time left; None: no deadline.
     left_s: float | None
+    bounds: tuple[float, float] | None = None
+    # Other curves of the same source, those that go furthest first.
+    others: list[Other] = []
 
 
 def known_of_trace(path: str, number: int, at: int | None) -> Known:
@@ -57,6 +60,7 @@ def known_of_trace(path: str, number: int, at: int | None) -> Known:
     if number not in runs:
         raise SpecError(f"{path} has no run {number}: its runs are 0 to {len(runs) - 1}.")
     run, header = runs[number], trace.header
+    sign = 1.0 if header.mode == "min" else -1.0
     values = [None if math.isnan(value) else value for value in run.values]
     at = _place(max(1, len(values) // 2) if at is None else at, len(values))
     return Known(
@@ -71,6 +75,11 @@ def known_of_trace(path: str, number: int, at: int | None) -> Known:
         config=run.config,
         target=header.target,
         left_s=None,
+        others=_others(
+            Other([loss_of(value, sign) for value in other.values], other.config)
+            for other in trace.runs
+            if other is not run
+        ),
     )
 
 
@@ -100,6 +109,12 @@ def known_of_study(steps: Iterable[Step], number: int, at: int | None) -> Known:
         config=trial.config,
         target=None if spec.budget.target is None else spec.budget.target.value,
         left_s=None if deadline is None else max(0.0, deadline - state.now),
+        bounds=spec.bounds,
+        others=_others(
+            Other(list(other.losses), other.config)
+            for other in state.trials
+            if other is not trial and other.epoch
+        ),
     )
 
 
@@ -120,13 +135,16 @@ def fan_of(
             "forecast. Give an earlier one with --at."
         )
     asked = horizons(at, known.epochs)
+    model = build("curve model", parse_part(curves))
     history = History(
         losses=[loss_of(value, sign) for value in known.values],
         horizons=asked,
         epochs=known.epochs,
         config=known.config,
+        bounds=known.bounds,
+        others=known.others[: model.others],
     )
-    (forecast,) = build("curve model", parse_part(curves)).forecast([history])
+    (forecast,) = model.forecast([history])
     if forecast is None:
         raise SpecError(f"curve model {curves!r} has no forecast for this curve.")
     by = known.epochs
@@ -149,6 +167,10 @@ def fan_of(
         chance=None if sure is None else sure.chance,
         expected_s=sure.epochs * known.epoch_s if sure and sure.chance else None,
     )
+
+
+def _others(others: Iterable[Other]) -> list[Other]:
+    return sorted(others, key=lambda other: -len(other.losses))
 
 
 def _place(at: int, length: int) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+import msgspec
+
 from paceline.api.durations import seconds_of
 from paceline.api.parts import build, parse_part
 from paceline.core.errors import SpecError, unknown
@@ -31,6 +33,8 @@ class Options(TypedDict, total=False):
     metric: str
     mode: Literal["min", "max"]
     epochs: int
+    # The least and the greatest value the metric can have: forecasts stay inside.
+    range: tuple[float, float]
     # Who decides: names, `name:key=value`, or parts.
     policy: str | Part
     # As a generator also a sampler of Optuna's, itself.
@@ -86,6 +90,7 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
         metric=options["metric"],
         mode=options["mode"],
         epochs=options["epochs"],
+        range=_range(options.get("range")),
         policy=_part(options.get("policy", DEFAULT_POLICY if "space" in options else "fifo")),
         generator=_generator(options),
         allocator=_part(options.get("allocator", "fixed")),
@@ -162,6 +167,16 @@ def _part_of_object(given: object) -> Part:
 
 def _part(given: str | Part) -> Part:
     return given if isinstance(given, Part) else parse_part(given)
+
+
+def _range(given: object) -> tuple[float, float] | None:
+    try:
+        return msgspec.convert(given, tuple[float, float] | None)
+    except msgspec.ValidationError:
+        raise SpecError(
+            f"range={given!r} cannot be meant: give the least and the greatest value, such as "
+            "(0, 1)."
+        ) from None
 
 
 def _hours(given: float | None) -> float | None:

@@ -54,6 +54,8 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
     },
     "curve model": {
         "last": "paceline.curves.last:Last",
+        "pfn": "paceline.curves.pfn:Pfn",
+        "pfn_study": "paceline.curves.pfn:PfnStudy",
     },
 }
 

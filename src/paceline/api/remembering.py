@@ -27,6 +27,7 @@ class Remembering:
     def __init__(self, model: CurveModel, name: str) -> None:
         self._model = model
         self._name = name
+        self.others = model.others
 
     def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
         names = [self._question(history) for history in histories]
@@ -46,4 +47,6 @@ class Remembering:
             tuple(history.horizons),
             history.epochs,
             key(history.config),
+            history.bounds,
+            tuple((tuple(other.losses), key(other.config)) for other in history.others),
         )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from paceline.plots.futures import Fan
 
-CURVES = "last"
+CURVES = "pfn"
 # Characters for the widest interval.
 _WIDTH = 41
 

@@ -7,6 +7,7 @@
     │   ├── StudyNotFound     no study of that name in this store
     │   └── StudyRunning      a living driver holds the study
     ├── LogError          a log that does not decode, or whose entries do not follow each other
+    ├── ModelError        weights of a curve model that are missing or damaged
     ├── CheckpointError   something that cannot be kept, or a checkpoint that cannot be read
     ├── TrialError        a training function that breaks the contract of the trial handle
     ├── StudyFailed       a study whose trials all failed before they reported anything
@@ -58,6 +59,10 @@ class StudyRunning(StoreError):
 
 class LogError(PacelineError):
     """A log does not decode, or its entries do not follow from each other."""
+
+
+class ModelError(PacelineError):
+    """A curve model's weights, or what runs them, cannot be used; the study goes on without it."""
 
 
 class CheckpointError(PacelineError):

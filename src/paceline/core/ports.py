@@ -289,6 +289,13 @@ class Allocator(Protocol):
         ...
 
 
+class Other(Struct, frozen=True):
+    """Another trial of the same study, as far as it has come."""
+
+    losses: Sequence[float]
+    config: Config
+
+
 class History(Struct, frozen=True):
     """A curve so far, for a curve model: losses and where they come from."""
 
@@ -298,10 +305,19 @@ class History(Struct, frozen=True):
     # The last epoch this trial could reach.
     epochs: int
     config: Config
+    # The least and the greatest loss there can be, where the user declared the metric's range.
+    bounds: tuple[float, float] | None = None
+    # Trials of the same study, those that have come furthest first; as many as the model wants.
+    others: Sequence[Other] = ()
 
 
 class CurveModel(Protocol):
     """Predicts later values. Batched: many curves a call."""
+
+    @property
+    def others(self) -> int:
+        """How many other trials of the study it wants to see beside each curve; 0 for none."""
+        ...
 
     def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
         """Return a forecast for each curve; None where the model has no answer."""

@@ -102,6 +102,8 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     mode: Mode
     # The last epoch of every trial.
     epochs: int
+    # The least and the greatest value the metric can have, where that is known.
+    range: tuple[float, float] | None = None
     policy: Part
     generator: Part
     allocator: Part = Part("fixed")
@@ -135,6 +137,10 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
         ):
             good = limit is None or (limit > 0 and math.isfinite(limit))
             _need(good, label, limit, "give a positive number, or leave it out for no limit")
+        if self.range is not None:
+            low, high = self.range
+            good = math.isfinite(low) and math.isfinite(high) and low < high
+            _need(good, "range", self.range, "give the least and the greatest value: (0, 1)")
         every = self.saves.every_s
         _need(every is None or every >= 0, "every_s", every, "give 0 or more seconds")
         if target is not None:
@@ -145,6 +151,13 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     def sign(self) -> float:
         """+1 where lower is better, -1 where higher is: loss = sign x value."""
         return 1.0 if self.mode == "min" else -1.0
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The metric's range as losses."""
+        if self.range is None or self.mode == "min":
+            return self.range
+        return (-self.range[1], -self.range[0])
 
 
 def _need(good: bool, label: str, found: object, rule: str) -> None:

@@ -25,6 +25,8 @@ _RECENT = 10
 class Last:
     """Tomorrow will be like today, the less surely the further off."""
 
+    others = 0
+
     def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
         return [_forecast(history) for history in histories]
 

@@ -6,17 +6,19 @@ training and passes the answers on as facts.
 
 from __future__ import annotations
 
+from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from paceline.core.decisions import AskForecast, AskProposal
 from paceline.core.errors import PacelineError
 from paceline.core.events import Forecasted, Proposed
-from paceline.core.ports import History
+from paceline.core.ports import History, Other
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paceline.core.ports import CurveModel, Generator, StudyView
+    from paceline.core.values import TrialId
 
 
 class Advice:
@@ -38,6 +40,8 @@ class Advice:
             horizons=ask.horizons,
             epochs=self._study.spec.epochs,
             config=trial.config,
+            bounds=self._study.spec.bounds,
+            others=self._others(ask.trial),
         )
 
         def work() -> Forecasted:
@@ -54,6 +58,14 @@ class Advice:
             )
 
         return work
+
+    def _others(self, asked: TrialId) -> list[Other]:
+        """Return the trials that have come furthest, as many as the model wants."""
+        if not self._curves.others:
+            return []
+        seen = (trial for trial in self._study.trials if trial.id != asked and trial.epoch)
+        furthest = nlargest(self._curves.others, seen, key=lambda trial: trial.epoch)
+        return [Other(list(trial.losses), trial.config) for trial in furthest]
 
     def _propose(self, ask: AskProposal) -> Callable[[], Proposed]:
         def work() -> Proposed:

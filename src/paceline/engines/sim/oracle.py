@@ -25,6 +25,8 @@ _WORST = 1e300
 class Oracle:
     """Says what will come."""
 
+    others = 0
+
     def __init__(self, workload: Workload, sign: float) -> None:
         self._workload = workload
         self._sign = sign

@@ -1,0 +1,1 @@
+"""The pre-trained curve model: prior, network, training, export. Needs torch."""
