@@ -4,6 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 TORCH ?= torch==2.13.0
+JOBS ?= auto
 
 .PHONY: setup demo test check bench bench-life bench-local bench-peers slow golden train-pfn
 
@@ -31,7 +32,7 @@ check: .venv/torch
 
 test: check
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not slow"
+	$(BIN)/coverage run -m pytest -m "not slow" -n $(JOBS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -17,6 +17,7 @@ def test_last_words_are_read_even_where_somebody_spoke_to_the_dead() -> None:
     heard: list[AnyMessage] = []
     while not ours.closed:
         heard += ours.arrived()
+    ours.close()
     assert [type(message) for message in heard] == [Report, Done]
 
 

@@ -43,7 +43,7 @@ class Comparison(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sources: tuple[str, ...]
     policies: tuple[str, ...]
     allocators: tuple[str, ...] = ("fixed",)
-    curves: tuple[str, ...] = ("last",)
+    curves: tuple[str, ...] = ("pfn",)
     slots: tuple[int, ...] = (4,)
     # How many: the seeds are 0, 1, …
     seeds: int = 10

@@ -70,6 +70,7 @@ class Options(TypedDict, total=False):
 
 DEFAULT_POLICY = "asha"
 DEFAULT_GENERATOR = "tpe"
+DEFAULT_CURVES = "pfn"
 
 
 def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
@@ -94,7 +95,7 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
         policy=_part(options.get("policy", DEFAULT_POLICY if "space" in options else "fifo")),
         generator=_generator(options),
         allocator=_part(options.get("allocator", "fixed")),
-        curves=_part(options.get("curves", "last")),
+        curves=_part(options.get("curves", DEFAULT_CURVES)),
         budget=Budget(
             deadline_s=deadline_s(options.get("deadline")),
             target=None if target is None else Target(float(target), options.get("over", 1)),

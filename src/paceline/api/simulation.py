@@ -54,7 +54,7 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
     policy: str = "asha"
     allocator: str = "fixed"
-    curves: str = "last"
+    curves: str = "pfn"
     slots: int = 4
     target: float | None = None
     over: int = 1

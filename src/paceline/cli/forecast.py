@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from paceline.api.forecasting import fan_of, known_of_study, known_of_trace
+from paceline.api.options import DEFAULT_CURVES
 from paceline.api.studies import opened
 from paceline.cli.completing import complete_part
 from paceline.cli.options import duration, json_option, part, store_option
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from paceline.plots.futures import Fan
 
-CURVES = "pfn"
+CURVES = DEFAULT_CURVES
 # Characters for the widest interval.
 _WIDTH = 41
 

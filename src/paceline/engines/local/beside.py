@@ -1,6 +1,6 @@
-"""Work beside the loop: forecasts and proposals, in a thread that never holds up a report.
+"""Work beside the loop: forecasts and proposals, in threads that never hold up a report.
 
-Knows a queue of work, one of finished answers, and a pipe that wakes whoever waits for one. Does
+Knows queues of work, one of finished answers, and a pipe that wakes whoever waits for one. Does
 not know what is computed.
 """
 
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 
 class Beside:
-    """One thread, made when it is first needed, and its answers in the order they are ready."""
+    """A thread for each kind of work, and their answers in the order they are ready.
+
+    Kinds do not wait for each other: a sampler that thinks for long holds up no forecast.
+    """
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._work: SimpleQueue[Work | None] = SimpleQueue()
+        self._work: dict[str, SimpleQueue[Work | None]] = {}
         self._answers: SimpleQueue[Forecasted | Proposed] = SimpleQueue()
         self._bell, self._ring = os.pipe()
         # Nobody rings after the close: the pipe's number may be another file's by then.
@@ -35,13 +37,16 @@ class Beside:
         """Return what becomes readable when an answer is ready."""
         return self._bell
 
-    def do(self, work: Work) -> None:
-        """Have this worked out."""
-        self._work.put(work)
-        if self._thread is None:
+    def do(self, kind: str, work: Work) -> None:
+        """Have this worked out, after all earlier work of its kind."""
+        if kind not in self._work:
+            queue: SimpleQueue[Work | None] = SimpleQueue()
+            self._work[kind] = queue
             # A daemon: whoever is still thinking when all is over holds up nobody.
-            self._thread = threading.Thread(target=self._run, name="paceline-advice", daemon=True)
-            self._thread.start()
+            threading.Thread(
+                target=self._run, args=(queue,), name=f"paceline-{kind}", daemon=True
+            ).start()
+        self._work[kind].put(work)
 
     def answer(self) -> Forecasted | Proposed:
         """Return the next answer; call it once for each time the pipe becomes readable."""
@@ -54,10 +59,11 @@ class Beside:
             self._closed = True
             os.close(self._bell)
             os.close(self._ring)
-        self._work.put(None)
+        for queue in self._work.values():
+            queue.put(None)
 
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None and not self._closed:
+    def _run(self, queue: SimpleQueue[Work | None]) -> None:
+        while (work := queue.get()) is not None and not self._closed:
             self._answers.put(work())
             with self._lock:
                 if not self._closed:

@@ -402,7 +402,8 @@ class LocalEngine:
 
     def _ask(self, decision: d.AskForecast | d.AskProposal) -> None:
         assert self._adviser is not None
-        self._beside.do(self._adviser.answer(decision))
+        kind = "forecasts" if isinstance(decision, d.AskForecast) else "proposals"
+        self._beside.do(kind, self._adviser.answer(decision))
 
 
 _ACT: dict[type, Callable[[LocalEngine, Any], None]] = {
