@@ -16,6 +16,7 @@ import socket
 import sys
 import traceback
 from glob import glob
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from paceline.worker.channel import Channel
@@ -78,6 +79,7 @@ class Nursery:
             sys.path[:] = path
             with open(self._wire.descriptor(), "rb") as file:
                 self._train = cloudpickle.load(file)
+            _warm()
         except BaseException as error:
             text = "".join(traceback.format_exception_only(error)).strip()
             self._wire.send(Loaded(text or "it cannot be loaded"))
@@ -152,6 +154,13 @@ def _signal_all(pid: int, number: int) -> None:
     except (ProcessLookupError, PermissionError):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def _warm() -> None:
+    """Import what torch imports when the first optimizer is made, or every worker would do it."""
+    if "torch" in sys.modules:
+        with contextlib.suppress(ImportError):
+            import_module("torch._dynamo")
 
 
 def _prctl(option: int, value: int) -> None:
