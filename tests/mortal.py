@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from paceline.core.decisions import Step
-    from paceline.core.ports import History, StudyView, TrialView, Verdict
+    from paceline.core.ports import History, Verdict
     from paceline.core.values import Config, Forecast
+    from paceline.core.views import StudyView, TrialView
     from paceline.machine.state import StudyState
 
 NAME, EPOCHS, SEED = "mortal", 9, 7

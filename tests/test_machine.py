@@ -22,7 +22,8 @@ from paceline.policies.fifo import Fifo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paceline.core.ports import Policy, StudyView, TrialView, Verdict
+    from paceline.core.ports import Policy, Verdict
+    from paceline.core.views import StudyView, TrialView
 
 
 class Says:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from paceline.core.decisions import Entry, Step
-    from paceline.core.ports import StudyView, TrialView, Verdict
+    from paceline.core.ports import Verdict
+    from paceline.core.views import StudyView, TrialView
     from paceline.machine.state import StudyState
 
 

@@ -11,8 +11,9 @@ from paceline.core.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from paceline.core.ports import Demands, StudyView
+    from paceline.core.ports import Demands
     from paceline.core.values import TrialId
+    from paceline.core.views import StudyView
 
 _calls = count()
 

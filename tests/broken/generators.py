@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paceline.core.decisions import Entry
-    from paceline.core.ports import StudyView
     from paceline.core.values import Config
+    from paceline.core.views import StudyView
 
 _calls = count()
 

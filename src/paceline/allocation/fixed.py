@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline.core.ports import Demands, StudyView, sees_nothing
+from paceline.core.ports import Demands, sees_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from paceline.core.values import TrialId
+    from paceline.core.views import StudyView
 
 
 class Fixed:

@@ -17,8 +17,9 @@ from paceline.core.ports import History, Other
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paceline.core.ports import CurveModel, Generator, StudyView
+    from paceline.core.ports import CurveModel, Generator
     from paceline.core.values import TrialId
+    from paceline.core.views import StudyView
 
 
 class Advice:

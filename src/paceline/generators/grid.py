@@ -9,12 +9,13 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import SpecError
-from paceline.core.ports import StudyView, sees_nothing
+from paceline.core.ports import sees_nothing
 from paceline.core.space import Dimension, Space
 from paceline.generators.first import First
 
 if TYPE_CHECKING:
     from paceline.core.values import Config, Value
+    from paceline.core.views import StudyView
 
 
 class Grid:

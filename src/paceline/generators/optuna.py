@@ -28,8 +28,8 @@ from paceline.generators.samplers import Source, param, suggested
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-    from paceline.core.ports import StudyView
     from paceline.core.values import Config, Value
+    from paceline.core.views import StudyView
 
 # Trials are compared at an epoch that so many have reached, or one more than there are dimensions.
 LEAST = 10

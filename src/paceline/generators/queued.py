@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.ports import StudyView, sees_nothing
+from paceline.core.ports import sees_nothing
 
 if TYPE_CHECKING:
     from paceline.core.values import Config
+    from paceline.core.views import StudyView
 
 
 class Queued:

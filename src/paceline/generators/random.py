@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.ports import StudyView, sees_nothing
+from paceline.core.ports import sees_nothing
 from paceline.core.rng import stream
 from paceline.core.space import Space
 from paceline.generators.first import First
 
 if TYPE_CHECKING:
     from paceline.core.values import Config
+    from paceline.core.views import StudyView
 
 
 class Random:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.ports import StudyView, sees_nothing
+from paceline.core.ports import sees_nothing
 from paceline.core.rng import stream
 from paceline.core.space import Space
 from paceline.generators.first import First
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.core.values import Config
+    from paceline.core.views import StudyView
 
 
 class Sobol:

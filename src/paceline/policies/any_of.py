@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.core.decisions import Entry
-    from paceline.core.ports import Pick, StudyView, TrialView, Verdict
+    from paceline.core.ports import Pick, Verdict
+    from paceline.core.views import StudyView, TrialView
 
 # What any of them may say.
 _SHARED = (AskForecast, Close, End, Stop, WakeAt)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.core.decisions import Entry
-    from paceline.core.ports import StudyView, TrialView, Verdict
+    from paceline.core.ports import Verdict
+    from paceline.core.views import StudyView, TrialView
 
 
 class Bandit(Fifo):

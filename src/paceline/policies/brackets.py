@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from paceline.core.decisions import Entry
-    from paceline.core.ports import StudyView, TrialView, Verdict
+    from paceline.core.ports import Verdict
     from paceline.core.values import StudySpec, TrialId
+    from paceline.core.views import StudyView, TrialView
 
 
 def rungs_of(first: float, eta: int, epochs: int) -> list[int]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline.core.ports import Pick, StudyView, TrialView, Verdict, sees_nothing
+from paceline.core.ports import Pick, Verdict, sees_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from paceline.core.views import StudyView, TrialView
 
 
 class Fifo:

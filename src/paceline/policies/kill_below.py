@@ -17,7 +17,8 @@ from paceline.policies.fifo import Fifo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paceline.core.ports import StudyView, TrialView, Verdict
+    from paceline.core.ports import Verdict
+    from paceline.core.views import StudyView, TrialView
 
 
 class KillBelow(Fifo):

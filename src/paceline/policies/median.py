@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.core.decisions import Entry
-    from paceline.core.ports import StudyView, TrialView, Verdict
+    from paceline.core.ports import Verdict
     from paceline.core.values import TrialId
+    from paceline.core.views import StudyView, TrialView
 
 
 class Median(Fifo):

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.core.decisions import Entry
-    from paceline.core.ports import StudyView, TrialView, Verdict
+    from paceline.core.ports import Verdict
     from paceline.core.values import TrialId
+    from paceline.core.views import StudyView, TrialView
 
 # Without a target: the best loss, improved by this share of what has been gained since the start.
 _BETTER = 0.01

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from paceline.core.decisions import Entry
-    from paceline.core.ports import Allocator, Demands, StudyView
+    from paceline.core.ports import Allocator, Demands
     from paceline.core.values import TrialId
+    from paceline.core.views import StudyView
     from paceline.machine.machine import Brains
 
 

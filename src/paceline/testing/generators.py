@@ -42,7 +42,8 @@ from paceline.testing.studies import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from paceline.core.ports import Generator, StudyView
+    from paceline.core.ports import Generator
+    from paceline.core.views import StudyView
 
 # Configs looked at. More than a Sobol block, fewer than a large grid.
 MANY = 100

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from paceline.core.decisions import Entry
-    from paceline.core.ports import Pick, Policy, StudyView, TrialView, Verdict
+    from paceline.core.ports import Pick, Policy, Verdict
+    from paceline.core.views import StudyView, TrialView
     from paceline.engines.sim.traces import Trace
 
 T = TypeVar("T")

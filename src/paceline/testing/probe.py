@@ -16,8 +16,9 @@ from paceline.core.values import Status, TrialId
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from paceline.core.ports import Demands, StudyView, TrialView, Verdict
+    from paceline.core.ports import Demands, Verdict
     from paceline.core.values import Config
+    from paceline.core.views import StudyView, TrialView
 
 
 class ProbePolicy:
