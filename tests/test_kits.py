@@ -35,7 +35,10 @@ CONFIGS = [{"lr": 0.1 / (1 + number), "width": number} for number in range(30)]
 
 # Registered parts: what they are made with where they need something, and the kit they keep where
 # it is a narrower one than every part of their kind keeps.
-ARGUMENTS: dict[tuple[Kind, str], dict[str, Any]] = {("generator", "queued"): {"configs": CONFIGS}}
+ARGUMENTS: dict[tuple[Kind, str], dict[str, Any]] = {
+    ("generator", "queued"): {"configs": CONFIGS},
+    ("curve model", "ensemble"): {"steps": 30},
+}
 NARROWER: dict[tuple[Kind, str], type] = {
     ("generator", "random"): generators.SeededGeneratorContract,
     ("generator", "sobol"): generators.SeededGeneratorContract,
