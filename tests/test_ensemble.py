@@ -14,7 +14,7 @@ from paceline.curves.chains import COUNT, approximate, r_hat, run
 from paceline.curves.ensemble import Ensemble, Fit
 from paceline.curves.families import FAMILIES, Family
 from paceline.curves.posterior import SIZE, Posterior
-from paceline.curves.priors import DRIFT, LEAST_NOISE, NOISE, PRIORS
+from paceline.curves.priors import PRIORS, drift, noise
 
 X = np.arange(1.0, 13.0)
 
@@ -54,12 +54,11 @@ def test_level_and_gain_integrated_away_leave_the_normal_density(number: int) ->
     y = np.array([0.2, 0.35, 0.41, 0.44, 0.47])
     point = np.array([[0.3, -0.2, 0.4, 0.1]])
     x, times = X[:5], X[:5] / 60
-    noise = math.exp(2 * (NOISE[0] + NOISE[1] * 0.4)) + LEAST_NOISE**2
-    walk = math.exp(2 * (DRIFT[0] + DRIFT[1] * 0.1))
+    noise_variance, walk = float(noise(point[0, 2])), float(drift(point[0, 3]))
     since = times - times[0]
     prior = PRIORS[number]
     h0, h1 = (column[0] for column in prior.columns(x, point))
-    covariance = noise * (np.eye(5) + walk * np.minimum(since[:, None], since[None, :]))
+    covariance = noise_variance * (np.eye(5) + walk * np.minimum(since[:, None], since[None, :]))
     mean = prior.gain.mean * h1
     covariance = covariance + prior.gain.sd**2 * np.outer(h1, h1)
     if prior.level is not None:

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from paceline.core.ports import History
     from paceline.curves.families import Array
 
-STEPS, WALKERS = 200, 48
+STEPS, WALKERS = 300, 48
 # Formulas are read at x = 1 … 100; longer runs are squeezed into that.
 _SPAN = 100.0
 # Of longer curves so many points are used: every so-manieth, and more of the beginning.
 _EVENLY, _EARLY = 40, 24
 # What a forecast is made of, at most.
-_SAMPLES = 2400
+_SAMPLES = 4800
 _AGREE = 1.1
-_LONGER = 4
+_LONGER = 3
 _NORMALS = ndtri((np.arange(5) + 0.5) / 5)
 _GRID = np.concatenate([[0.0, 0.001, 0.0025], np.linspace(0.005, 0.995, 67), [0.9975, 0.999, 1.0]])
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from paceline.curves.priors import DRIFT, LEAST_NOISE, NOISE, PRIORS
+from paceline.curves.priors import PRIORS, drift, noise
 
 if TYPE_CHECKING:
     from paceline.curves.families import Array, Whole
@@ -22,11 +22,6 @@ _LEVEL = np.array([prior.level.mean if prior.level else 0.0 for prior in PRIORS]
 _LEVEL_SD = np.array([prior.level.sd if prior.level else 1.0 for prior in PRIORS])
 _GAIN = np.array([prior.gain.mean for prior in PRIORS])
 _GAIN_SD = np.array([prior.gain.sd for prior in PRIORS])
-
-
-def _ratio(points: Array) -> Array:
-    """Return the variance of the walk over a whole run, in units of the noise's."""
-    return np.asarray(np.exp(2 * (DRIFT[0] + DRIFT[1] * points[:, 3:])))
 
 
 class _Solved(NamedTuple):
@@ -57,13 +52,13 @@ class Posterior:
     def log_density(self, families: Whole, points: Array) -> Array:
         """Return the log of likelihood times prior at each point; -inf where a formula fails."""
         with np.errstate(all="ignore"):
-            noise, spread = self._noise(points)
+            base, spread = self._noise(points)
             h0, h1 = self._columns(self._x, families, points)
-            solved = self._solve(families, h0, h1, noise[:, None] * spread)
+            solved = self._solve(families, h0, h1, base[:, None] * spread)
             found = -0.5 * (
                 solved.squares
                 + np.log(solved.level_precision * solved.gain_precision)
-                + np.log(noise[:, None] * spread).sum(axis=1)
+                + np.log(base[:, None] * spread).sum(axis=1)
                 + (points**2).sum(axis=1)
             )
         return np.where(np.isfinite(found), found, -np.inf)
@@ -73,10 +68,10 @@ class Posterior:
     ) -> tuple[Array, Array]:
         """Return mean and variance of the curve at later x, a row for each point."""
         with np.errstate(all="ignore"):
-            noise, spread = self._noise(points)
+            base, spread = self._noise(points)
             h0, h1 = self._columns(self._x, families, points)
-            solved = self._solve(families, h0, h1, noise[:, None] * spread)
-            ratio = _ratio(points)
+            solved = self._solve(families, h0, h1, base[:, None] * spread)
+            ratio = drift(points[:, 3:])
             # How the walk's end follows from each residual.
             follow = ratio * self._last / spread
             f0, f1 = self._columns(x, families, points, rotate=False)
@@ -89,7 +84,7 @@ class Posterior:
             mean = mean + g0 * solved.level[:, None] + g1 * solved.gain[:, None]
             own = 1 + ratio * (times - self._times[0])
             own = own - ratio * (follow * self._last).sum(axis=1)[:, None]
-            variance = noise[:, None] * own
+            variance = base[:, None] * own
             variance = variance + g0**2 / solved.level_precision[:, None]
             sure = solved.gain_precision[:, None]
             variance = variance + (g1 - solved.slope[:, None] * g0) ** 2 / sure
@@ -97,8 +92,7 @@ class Posterior:
 
     def _noise(self, points: Array) -> tuple[Array, Array]:
         """Return the noise's variance, and how much the walk adds along each rotated direction."""
-        noise = np.exp(2 * (NOISE[0] + NOISE[1] * points[:, 2])) + LEAST_NOISE**2
-        return noise, 1 + _ratio(points) * self._lengths
+        return noise(points[:, 2]), 1 + drift(points[:, 3:]) * self._lengths
 
     def _columns(
         self, x: Array, families: Whole, points: Array, rotate: bool = True

@@ -17,11 +17,25 @@ from paceline.curves.families import FAMILIES, Array, Family
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# ln of the noise's standard deviation, and ln of the drift over a whole run, in units of the noise.
+# ln of the noise's standard deviation, and of the drift over a whole run in units of the noise.
 NOISE = (-4.0, 1.25)
 DRIFT = (0.5, 1.5)
+# Where both level off: tails without an end would make a forecast's variance a matter of luck.
+MOST_NOISE, MOST_DRIFT = 0.2, 5.0
 # A metric is never known better than this: constant curves keep a density.
 LEAST_NOISE = 1e-5
+
+
+def noise(z: Array) -> Array:
+    """Return the variance of the noise for standard normal numbers."""
+    raw = np.exp(2 * (NOISE[0] + NOISE[1] * z))
+    return np.asarray(raw / (1 + raw / MOST_NOISE**2) + LEAST_NOISE**2)
+
+
+def drift(z: Array) -> Array:
+    """Return the variance of a random walk over a whole run, in units of the noise's."""
+    raw = np.exp(2 * (DRIFT[0] + DRIFT[1] * z))
+    return np.asarray(raw / (1 + raw / MOST_DRIFT**2))
 
 
 class Normal(NamedTuple):
