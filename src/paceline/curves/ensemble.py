@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from paceline.core.ports import History
     from paceline.curves.families import Array
 
-STEPS, WALKERS = 300, 48
+STEPS, WALKERS = 150, 128
 # Formulas are read at x = 1 … 100; longer runs are squeezed into that.
 _SPAN = 100.0
 # Of longer curves so many points are used: every so-manieth, and more of the beginning.
 _EVENLY, _EARLY = 40, 24
-# What a forecast is made of, at most.
-_SAMPLES = 4800
+# A forecast is made of every third step: those between hardly differ. So many samples at a time.
+_THIN, _PORTION = 3, 8192
 _AGREE = 1.1
 _LONGER = 3
 _NORMALS = ndtri((np.arange(5) + 0.5) / 5)
@@ -81,11 +81,19 @@ class Ensemble:
             worst = max(map(r_hat, (*np.moveaxis(chains.coordinates, -1, 0), chains.log_density)))
             if worst <= _AGREE:
                 break
-        thin = max(1, chains.log_density.size // _SAMPLES)
-        coordinates = chains.coordinates.reshape(-1, chains.coordinates.shape[-1])[::thin]
-        families, points = start.point(coordinates)
+        kept = chains.coordinates[::_THIN]
+        families, points = start.point(kept.reshape(-1, kept.shape[-1]))
         asked = np.asarray(history.horizons, dtype=float)
-        mean, variance = posterior.forecast(families, points, _x(asked, last), asked / last)
+        portions = [
+            posterior.forecast(
+                families[at : at + _PORTION],
+                points[at : at + _PORTION],
+                _x(asked, last),
+                asked / last,
+            )
+            for at in range(0, len(families), _PORTION)
+        ]
+        mean, variance = (np.concatenate(parts) for parts in zip(*portions, strict=True))
         forecast = _forecast(history.horizons, mean, np.sqrt(variance), scale)
         if forecast is None:
             return None
