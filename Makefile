@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test check bench bench-peers slow golden
+.PHONY: setup demo test check bench bench-peers bench-curves slow golden
 
 setup: .venv/ready
 
@@ -43,6 +43,10 @@ bench: setup
 
 bench-peers: setup
 	$(BIN)/python -m benchmarks.peers
+
+bench-curves: setup
+	$(BIN)/python -m benchmarks.curves
+	$(BIN)/python -m benchmarks.curves.reference
 
 golden: setup
 	PACELINE_GOLDEN=write $(BIN)/python -m pytest tests/test_golden.py tests/test_cli*.py
