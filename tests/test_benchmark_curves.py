@@ -1,4 +1,4 @@
-"""The benchmark of curve models: its questions are fair, its rivals run, its page has every figure."""
+"""The benchmark of curve models: fair questions, rivals that run, a page with every figure."""
 
 from __future__ import annotations
 

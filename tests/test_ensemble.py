@@ -14,7 +14,7 @@ from paceline.curves.chains import COUNT, approximate, r_hat, run
 from paceline.curves.ensemble import Ensemble, Fit
 from paceline.curves.families import FAMILIES, Family
 from paceline.curves.posterior import SIZE, Posterior
-from paceline.curves.priors import PRIORS, drift, noise
+from paceline.curves.priors import PRIORS, drift, noise, settling
 
 X = np.arange(1.0, 13.0)
 
@@ -49,40 +49,47 @@ def test_a_family_rises_from_its_start_values_and_takes_many_vectors(family: Fam
     assert np.array_equal(rows[0], rows[1])
 
 
-@pytest.mark.parametrize("number", range(COUNT), ids=lambda number: FAMILIES[number].name)
-def test_level_and_gain_integrated_away_leave_the_normal_density(number: int) -> None:
-    y = np.array([0.2, 0.35, 0.41, 0.44, 0.47])
-    point = np.array([[0.3, -0.2, 0.4, 0.1]])
-    x, times = X[:5], X[:5] / 60
-    noise_variance, walk = float(noise(point[0, 2])), float(drift(point[0, 3]))
-    since = times - times[0]
+def joint(number: int, point: np.ndarray, seen: int, ahead: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and covariance of a curve's first points, in plain dense algebra."""
+    x = X[: seen + ahead]
+    since = (x - x[0]) / 60
     prior = PRIORS[number]
     h0, h1 = (column[0] for column in prior.columns(x, point))
-    covariance = noise_variance * (np.eye(5) + walk * np.minimum(since[:, None], since[None, :]))
+    noises = np.append(settling(seen), np.ones(ahead)) ** 2
+    walk = drift(point[0, 3]) * np.minimum(since[:, None], since[None, :])
+    covariance = noise(point[0, 2]) * (np.diag(noises) + walk)
     mean = prior.gain.mean * h1
     covariance = covariance + prior.gain.sd**2 * np.outer(h1, h1)
     if prior.level is not None:
         mean = mean + prior.level.mean * h0
         covariance = covariance + prior.level.sd**2 * np.outer(h0, h0)
-    off = y - mean
+    return mean, covariance
+
+
+Y = np.array([0.2, 0.35, 0.41, 0.44, 0.47])
+POINT = np.array([[0.3, -0.2, 0.4, 0.1]])
+
+
+@pytest.mark.parametrize("number", range(COUNT), ids=lambda number: FAMILIES[number].name)
+def test_level_and_gain_integrated_away_leave_the_normal_density(number: int) -> None:
+    mean, covariance = joint(number, POINT, 5, 0)
+    off = Y - mean
     wanted = -0.5 * (off @ np.linalg.solve(covariance, off) + np.linalg.slogdet(covariance)[1])
-    found = posterior(y).log_density(np.array([number]), point)[0]
-    assert found == pytest.approx(wanted - 0.5 * (point**2).sum(), rel=1e-6)
+    found = posterior(Y).log_density(np.array([number]), POINT)[0]
+    # But for what no point changes: how the noise settles.
+    settled = np.log(settling(5)).sum()
+    assert found - settled == pytest.approx(wanted - 0.5 * (POINT**2).sum(), rel=1e-6)
 
 
-def test_a_forecast_is_what_the_joint_density_says() -> None:
-    # p(future | past) = p(past, future) / p(past), by the densities that the test above checks.
-    y = np.array([0.2, 0.35, 0.41, 0.44])
-    number, point = np.array([3]), np.array([[0.3, 0.0, 0.4, 0.1]])
-    mean, variance = posterior(y).forecast(number, point, X[4:5], X[4:5] / 60)
-
-    def log_density(values: np.ndarray) -> float:
-        return float(posterior(values).log_density(number, point)[0])
-
-    for future in (0.45, 0.5, 0.55):
-        gained = log_density(np.append(y, future)) - log_density(np.append(y, 0.45))
-        off = ((future - mean[0, 0]) ** 2 - (0.45 - mean[0, 0]) ** 2) / variance[0, 0]
-        assert gained == pytest.approx(-0.5 * off, abs=1e-6)
+@pytest.mark.parametrize("number", range(COUNT), ids=lambda number: FAMILIES[number].name)
+def test_a_forecast_is_the_joint_distribution_given_what_was_seen(number: int) -> None:
+    mean, covariance = joint(number, POINT, 5, 2)
+    gain = np.linalg.solve(covariance[:5, :5], covariance[:5, 5:])
+    wanted = mean[5:] + gain.T @ (Y - mean[:5])
+    spread = np.diag(covariance[5:, 5:] - covariance[5:, :5] @ gain)
+    found = posterior(Y).forecast(np.array([number]), POINT, X[5:7], X[5:7] / 60)
+    assert found[0][0] == pytest.approx(wanted, rel=1e-6)
+    assert found[1][0] == pytest.approx(spread, rel=1e-6)
 
 
 def test_little_noise_leaves_the_arithmetic_whole() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from benchmarks.curves.recorded import Question
 
 LONGER = 20
-# What the published sampler takes for one curve on one core of a machine of 2017.
+# What 700 steps of the published sampler take on one core, walker by walker.
 PUBLISHED_S = 13.0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from paceline.curves.priors import PRIORS, drift, noise
+from paceline.curves.priors import PRIORS, drift, noise, settling
 
 if TYPE_CHECKING:
     from paceline.curves.families import Array, Whole
@@ -44,7 +44,11 @@ class Posterior:
         # `x` is where formulas are read, `times` the share of the whole run that is over.
         self._x, self._times = x, times
         since = times - times[0]
-        values, self._rotation = np.linalg.eigh(np.minimum(since[:, None], since[None, :]))
+        # Early points are noisier: divided by that, every direction has noise of its own alone.
+        weights = 1 / settling(len(y))
+        walk = weights[:, None] * np.minimum(since[:, None], since[None, :]) * weights[None, :]
+        values, rotation = np.linalg.eigh(walk)
+        self._rotation = weights[:, None] * rotation
         self._lengths = np.maximum(values, 0.0)
         self._y = y @ self._rotation
         self._last = since @ self._rotation

@@ -22,6 +22,8 @@ NOISE = (-4.0, 1.25)
 DRIFT = (0.5, 1.5)
 # Where both level off: tails without an end would make a forecast's variance a matter of luck.
 MOST_NOISE, MOST_DRIFT = 0.2, 5.0
+# How much greater the noise's variance is at the beginning of what was seen than at its end.
+RESTLESS = 10.0
 # A metric is never known better than this: constant curves keep a density.
 LEAST_NOISE = 1e-5
 
@@ -36,6 +38,14 @@ def drift(z: Array) -> Array:
     """Return the variance of a random walk over a whole run, in units of the noise's."""
     raw = np.exp(2 * (DRIFT[0] + DRIFT[1] * z))
     return np.asarray(raw / (1 + raw / MOST_DRIFT**2))
+
+
+def settling(points: int) -> Array:
+    """Return the noise's standard deviation at each seen point, in units of the last one's.
+
+    Curves settle: the published recency weights, 10 at the end for 1 at the beginning, as noise.
+    """
+    return np.asarray(RESTLESS ** (np.arange(points)[::-1] / (2 * points)))
 
 
 class Normal(NamedTuple):
