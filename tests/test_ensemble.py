@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from paceline.core.errors import SpecError
 from paceline.core.ports import History
 from paceline.core.rng import stream
 from paceline.core.values import NO_LOSS
@@ -168,6 +169,12 @@ def test_gaps_are_passed_over_and_a_lost_curve_has_no_forecast() -> None:
 def test_an_explosion_does_not_hide_the_curve_before_it() -> None:
     found = fit([*falling(20), 1e9], steps=30)
     assert all(map(math.isfinite, found.forecast.quantiles[0]))
+
+
+@pytest.mark.parametrize("given", [{"steps": 2}, {"walkers": 9}])
+def test_too_few_steps_or_walkers_are_refused(given: dict[str, int]) -> None:
+    with pytest.raises(SpecError, match="at least 8 steps and 10 walkers"):
+        Ensemble(**given)
 
 
 def test_draws_follow_from_the_curve_alone() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from paceline.core.errors import SpecError
 from paceline.core.rng import stream
 from paceline.core.values import LEVELS, Forecast
 from paceline.curves.chains import COUNT, approximate, r_hat, run
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from paceline.curves.families import Array
 
 STEPS, WALKERS = 150, 128
+# R-hat needs halves of chains; emcee two walkers for each of five coordinates.
+_LEAST_STEPS, _LEAST_WALKERS = 8, 10
 # Formulas are read at x = 1 … 100; longer runs are squeezed into that.
 _SPAN = 100.0
 # Of longer curves so many points are used: every so-manieth, and more of the beginning.
@@ -58,8 +61,13 @@ class Ensemble:
     """The families of curves as one mixture, by chains that mix."""
 
     def __init__(self, *, steps: int = STEPS, walkers: int = WALKERS) -> None:
-        # After burn-in; twice as many walkers as coordinates are the least emcee takes.
-        self._steps, self._walkers = max(8, steps), max(12, walkers)
+        # Steps are those after burn-in.
+        if steps < _LEAST_STEPS or walkers < _LEAST_WALKERS:
+            raise SpecError(
+                f"ensemble:steps={steps},walkers={walkers} are too few: give at least "
+                f"{_LEAST_STEPS} steps and {_LEAST_WALKERS} walkers."
+            )
+        self._steps, self._walkers = steps, walkers
 
     def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
         fits = [self.fit(history) for history in histories]
