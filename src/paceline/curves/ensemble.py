@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from paceline.core.ports import History
     from paceline.curves.families import Array
 
-STEPS, WALKERS = 150, 128
+STEPS, WALKERS = 300, 128
 # R-hat needs halves of chains; emcee two walkers for each of five coordinates.
 _LEAST_STEPS, _LEAST_WALKERS = 8, 10
 # Formulas are read at x = 1 … 100; longer runs are squeezed into that.
 _SPAN = 100.0
 # Of longer curves so many points are used: every so-manieth, and more of the beginning.
 _EVENLY, _EARLY = 40, 24
-# A forecast is made of every third step: those between hardly differ. So many samples at a time.
-_THIN, _PORTION = 3, 8192
+# A forecast is made of every second step: those between hardly differ. So many samples at a time.
+_THIN, _PORTION = 2, 8192
 _AGREE = 1.1
 _LONGER = 3
 _NORMALS = ndtri((np.arange(5) + 0.5) / 5)
