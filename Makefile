@@ -6,7 +6,8 @@ BIN := .venv/bin
 TORCH ?= torch==2.13.0
 JOBS ?= auto
 
-.PHONY: setup demo test check bench bench-life bench-local bench-peers slow golden train-pfn
+.PHONY: setup demo test check bench bench-curves bench-life bench-local bench-peers slow golden \
+	train-pfn
 
 setup: .venv/ready
 
@@ -47,6 +48,10 @@ bench-life: setup
 
 bench-peers: setup
 	$(BIN)/python -m benchmarks.peers
+
+bench-curves: setup
+	$(BIN)/python -m benchmarks.curves
+	$(BIN)/python -m benchmarks.curves.reference
 
 bench-local: setup
 	$(BIN)/python -m benchmarks.peers_local

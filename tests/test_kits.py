@@ -42,6 +42,7 @@ ARGUMENTS: dict[tuple[Kind, str], dict[str, Any]] = {
     ("policy", "any_of"): {"policies": ["asha", "plateau:patience=3"]},
     ("policy", "kill_below"): {"value": 0.5, "after": 4},
     ("generator", "gp"): {"startup": 4},
+    ("curve model", "ensemble"): {"steps": 30},
 }
 NARROWER: dict[tuple[Kind, str], type] = {
     ("generator", "random"): generators.SeededGeneratorContract,

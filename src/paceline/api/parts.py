@@ -53,6 +53,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "fixed": "paceline.allocation.fixed:Fixed",
     },
     "curve model": {
+        "ensemble": "paceline.curves.ensemble:Ensemble",
         "last": "paceline.curves.last:Last",
         "pfn": "paceline.curves.pfn:Pfn",
         "pfn_study": "paceline.curves.pfn:PfnStudy",

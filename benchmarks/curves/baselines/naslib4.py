@@ -1,0 +1,43 @@
+"""NASLib's variant of the published ensemble: four families, other bounds, shorter chains.
+
+Knows what differs: loglog linear, log power, MMF and a Hill curve in which a product stands for a
+power; fits from all-ones within bounds, weights by non-negative least squares, no recency, every
+curve must rise throughout.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.curves.baselines.published import Settings
+from paceline.curves.families import FAMILIES, Array, Family
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def _hill3(x: Array, theta: Array, eta: Array, kappa: Array) -> Array:
+    return theta * x**eta / (kappa * eta + x**eta)
+
+
+_BY_NAME: Mapping[str, Family] = {family.name: family for family in FAMILIES}
+_FREE = (None, None)
+_POSITIVE = (1e-9, None)
+_KEPT = (
+    (_BY_NAME["loglog linear"], (_POSITIVE, _POSITIVE)),
+    (_BY_NAME["log power"], (_FREE, _FREE, _FREE)),
+    (_BY_NAME["mmf"], (_FREE, _FREE, _FREE, _FREE)),
+    (_BY_NAME["hill3"]._replace(formula=_hill3), (_POSITIVE, _FREE, _POSITIVE)),
+)
+
+NASLIB4 = Settings(
+    families=tuple(family._replace(start=tuple(np.ones(len(family.start)))) for family, _ in _KEPT),
+    walkers=50,
+    steps=800,
+    burn_in=500,
+    recency=False,
+    hard=True,
+    bounds={family.name: bounds for family, bounds in _KEPT},
+)

@@ -1,0 +1,218 @@
+"""The published ensemble of eleven families, as published: start values, flat priors, jitter.
+
+Knows accuracies in [0, 1] that rise with x = 1, 2, …, and nothing else. Kept as it was, faults
+included; only the log-density is computed for all proposals of a half-step at once, which leaves
+the law of the samples unchanged. Needs numpy, scipy, emcee and `paceline.curves.families` alone, so
+that it can run on another machine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import emcee
+import numpy as np
+from scipy.optimize import leastsq, minimize, nnls
+from scipy.special import logsumexp, ndtr
+
+from paceline.curves.families import FAMILIES, Array, Family
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Flags: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
+LEVELS = (0.005, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.995)
+_THIN = 10
+_START_WEIGHT = 10.0
+_JITTER = 1e-6
+_LEAST_WEIGHT = 1e-4
+_FAR = 200.0
+
+
+class Settings(NamedTuple):
+    """What the published variants differ in."""
+
+    families: tuple[Family, ...] = FAMILIES
+    walkers: int = 100
+    steps: int = 2500
+    burn_in: int = 500
+    # Later points count up to ten times as much.
+    recency: bool = True
+    # All of 100 points must rise, instead of the second and the last.
+    hard: bool = False
+    # Fits within bounds, and first weights by non-negative least squares instead of equal ones.
+    bounds: Mapping[str, tuple[tuple[float | None, float | None], ...]] | None = None
+
+
+PUBLISHED = Settings()
+
+
+class Mixture(NamedTuple):
+    """What a sampler believes of one epoch: many normals of equal weight."""
+
+    means: Array
+    sigmas: Array
+
+    def quantiles(self) -> list[float]:
+        """Return the values at LEVELS, by halving."""
+        step = max(1, len(self.means) // 4000)
+        means, sigmas = self.means[::step], self.sigmas[::step]
+        # Halving ends where no accuracy can be: a flat prior lets some chains run to 1e14.
+        low = np.full(len(LEVELS), max(float(np.min(means - 9 * sigmas)), -_FAR))
+        high = np.full(len(LEVELS), min(float(np.max(means + 9 * sigmas)), _FAR))
+        for _ in range(50):
+            middle = (low + high) / 2
+            below = ndtr((middle[:, None] - means) / sigmas).mean(axis=1) < LEVELS
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return [float(value) for value in np.maximum.accumulate(high)]
+
+    def log_density(self, value: float, width: float) -> float:
+        """Return the log density at a value, every normal widened by `width`."""
+        variance = self.sigmas**2 + width**2
+        logs = -0.5 * ((value - self.means) ** 2 / variance + np.log(2 * np.pi * variance))
+        return float(logsumexp(logs) - np.log(len(logs)))
+
+
+class Target:
+    """The published log-density of family parameters, sigma and weights, for many vectors."""
+
+    def __init__(self, y: Array, limit: int, settings: Settings) -> None:
+        self.y, self.limit, self.settings = y, limit, settings
+        n = len(y)
+        self.x = np.arange(1, n + 1, dtype=float)
+        self.v = 10 ** (np.arange(n) / n) if settings.recency else np.ones(n)
+        ends = np.linspace(2, limit, 100) if settings.hard else np.array([2.0, limit])
+        self.grid = np.concatenate([self.x, ends])
+        self.families: list[Family] = []
+
+    def curves(self, family: Family, vectors: Array) -> tuple[Array, Flags]:
+        """Return the values at the data, and where the flat prior allows them."""
+        with np.errstate(all="ignore"):
+            values = family.curve(self.grid, vectors)
+            ends = values[:, len(self.x) :]
+            last = ends[:, -1]
+            good = np.isfinite(last) & (last >= 0) & (last <= 100)
+            if self.settings.hard:
+                good &= np.all(np.diff(ends, axis=1) >= 0, axis=1)
+            else:
+                good &= ~(ends[:, 0] > last)
+        return values[:, : len(self.x)], good
+
+    def log_density(self, vectors: Array) -> Array:
+        """Return one number for each vector: parameters of each family, sigma, weights."""
+        count = len(self.families)
+        sigma, weights = vectors[:, -count - 1], vectors[:, -count:]
+        good = np.all(weights >= 0, axis=1)
+        with np.errstate(all="ignore"):
+            shares = weights / weights.sum(axis=1, keepdims=True)
+            total, at = np.zeros((len(vectors), len(self.x))), 0
+            for number, family in enumerate(self.families):
+                size = len(family.start)
+                values, allowed = self.curves(family, vectors[:, at : at + size])
+                at += size
+                good &= allowed
+                total += shares[:, number, None] * values
+            squares = (total - self.y) ** 2 @ self.v
+            found = -0.5 * squares / sigma**2 - self.v.sum() * np.log(sigma)
+        return np.where(good & np.isfinite(found), found, -np.inf)
+
+    def at(self, epoch: float, vectors: Array) -> Array:
+        """Return the combination's value at one epoch for each vector."""
+        count = len(self.families)
+        shares = vectors[:, -count:] / vectors[:, -count:].sum(axis=1, keepdims=True)
+        total, at = np.zeros(len(vectors)), 0
+        with np.errstate(all="ignore"):
+            for number, family in enumerate(self.families):
+                size = len(family.start)
+                total += (
+                    shares[:, number]
+                    * family.curve(np.array([float(epoch)]), vectors[:, at : at + size])[:, 0]
+                )
+                at += size
+        return total
+
+
+def fit(family: Family, target: Target) -> Array | None:
+    """Return the least-squares parameters from the published start; None where both ways fail."""
+    root = np.sqrt(target.v)
+
+    def residuals(vector: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray((family.curve(target.x, vector[None, :])[0] - target.y) * root)
+
+    bounds = target.settings.bounds
+    if bounds is None and len(target.y) >= len(family.start):
+        found, _, _, _, status = leastsq(residuals, family.start, full_output=True)
+        if status in (1, 2, 3, 4) and np.all(np.isfinite(found)):
+            return np.asarray(found, dtype=float)
+    done = minimize(
+        lambda vector: float(np.sum(residuals(vector) ** 2)),
+        family.start,
+        method="L-BFGS-B",
+        bounds=None if bounds is None else bounds[family.name],
+    )
+    return np.asarray(done.x) if done.success and np.all(np.isfinite(done.x)) else None
+
+
+def begin(target: Target) -> Array | None:
+    """Return the vector of fits, sigma and weights from which walkers start; None without any."""
+    fits = []
+    for family in target.settings.families:
+        found = fit(family, target)
+        if found is not None and target.curves(family, found[None, :])[1][0]:
+            target.families.append(family)
+            fits.append(found)
+    if not fits:
+        return None
+    rows = np.array(
+        [
+            f.curve(target.x, found[None, :])[0]
+            for f, found in zip(target.families, fits, strict=True)
+        ]
+    )
+    weights = np.full(len(fits), _START_WEIGHT)
+    if target.settings.bounds is not None:
+        weights = nnls(rows.T, target.y)[0]
+        kept = np.flatnonzero(weights > _LEAST_WEIGHT)
+        if not len(kept):
+            return None
+        target.families = [target.families[at] for at in kept]
+        fits, rows, weights = [fits[at] for at in kept], rows[kept], weights[kept]
+    sigma = np.std(weights @ rows / weights.sum() - target.y)
+    return np.concatenate([*fits, [sigma], weights])
+
+
+class Answer(NamedTuple):
+    """The samples of one curve."""
+
+    mixtures: dict[int, Mixture | None]
+    acceptance: float
+    families: int
+
+
+def sample(
+    y: Sequence[float], limit: int, lengths: Sequence[int], seed: int, settings: Settings
+) -> Answer | None:
+    """Run one chain and return what it says of the last epoch after each of some lengths.
+
+    A shorter run of the same seed is the beginning of a longer one, so one chain answers for all.
+    """
+    target = Target(np.asarray(y, dtype=float), limit, settings)
+    start = begin(target)
+    if start is None:
+        return None
+    random = np.random.RandomState(seed)
+    walkers = max(settings.walkers, 2 * len(start))
+    points = start + _JITTER * random.standard_normal((walkers, len(start)))
+    sampler = emcee.EnsembleSampler(walkers, len(start), target.log_density, vectorize=True)
+    first = emcee.State(points, random_state=random.get_state())
+    sampler.run_mcmc(first, max(lengths), skip_initial_state_check=True)
+    chain = sampler.get_chain()
+    mixtures: dict[int, Mixture | None] = {}
+    for length in lengths:
+        kept = chain[settings.burn_in : length : _THIN].reshape(-1, len(start))
+        means = target.at(limit, kept)
+        sigmas = kept[:, -len(target.families) - 1]
+        good = np.isfinite(means) & (sigmas > 0)
+        mixtures[length] = Mixture(means[good], sigmas[good]) if good.any() else None
+    return Answer(mixtures, float(np.mean(sampler.acceptance_fraction)), len(target.families))

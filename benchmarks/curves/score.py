@@ -1,0 +1,130 @@
+"""What a forecast of a recorded run is worth: the same rules for every model.
+
+Losses are settled to the trace's range and divided by its unit, so that only differences between
+models mean anything. Every row is blurred by a hundredth of the unit, about what an evaluation is
+worth, so that no point mass scores infinitely well. A model without an answer is scored as `last`.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import mean
+from typing import TYPE_CHECKING, NamedTuple
+
+from paceline.core.ports import History, Other
+from paceline.curves.last import Last
+from paceline.curves.scoring import (
+    auc,
+    blurred,
+    chance,
+    clipped,
+    covered,
+    crps,
+    density,
+    log_score,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from benchmarks.curves.recorded import Question
+    from paceline.core.values import Forecast
+
+# The blur, as a share of the trace's unit.
+BLUR = 0.01
+
+
+class Score(NamedTuple):
+    """One model on one question."""
+
+    family: str
+    cut: float
+    log: float
+    # From the model's own density where it has one beside its quantiles.
+    log_own: float | None
+    crps: float
+    in80: bool
+    in95: bool
+    chance: float
+    beats: bool
+    answered: bool
+    seconds: float
+
+
+class Summary(NamedTuple):
+    """One model on many questions."""
+
+    questions: int
+    log: float
+    crps: float
+    in80: float
+    in95: float
+    auc: float | None
+    answered: float
+    ms: float
+
+
+def history(question: Question) -> History:
+    """Return what a curve model is shown."""
+    others = [Other(losses, {}) for losses in question.others]
+    return History(question.losses, (question.epochs,), question.epochs, {}, others=others)
+
+
+def score(
+    question: Question, forecast: Forecast | None, seconds: float, own: float | None = None
+) -> Score:
+    """Score one answer; `own` is the model's own log density at the final loss."""
+    scale = question.scale
+    given = forecast or Last().forecast([history(question)])[0]
+    if given is None:
+        raise ValueError(f"{question.key}: not even the last value is an answer")
+    row = blurred(clipped(given.quantiles[-1], scale.low, scale.high), BLUR * scale.unit)
+    found = log_score(density(row, question.final), scale.low, scale.high)
+    if own is not None:
+        own = log_score(math.exp(own), scale.low, scale.high) + math.log(scale.unit)
+    return Score(
+        family=question.family,
+        cut=question.cut,
+        log=found + math.log(scale.unit),
+        log_own=own,
+        crps=crps(row, question.final) / scale.unit,
+        in80=covered(row, question.final, 0.8),
+        in95=covered(row, question.final, 0.95),
+        chance=chance(row, question.incumbent),
+        beats=question.final < question.incumbent,
+        answered=forecast is not None,
+        seconds=seconds,
+    )
+
+
+def summary(scores: Iterable[Score]) -> Summary:
+    """Return the means of some scores; of two log scores the better."""
+    kept = list(scores)
+    logs = mean(one.log for one in kept)
+    if any(one.log_own is not None for one in kept):
+        logs = max(logs, mean(one.log if one.log_own is None else one.log_own for one in kept))
+    return Summary(
+        questions=len(kept),
+        log=logs,
+        crps=mean(one.crps for one in kept),
+        in80=mean(one.in80 for one in kept),
+        in95=mean(one.in95 for one in kept),
+        auc=auc([one.chance for one in kept], [one.beats for one in kept]),
+        answered=mean(one.answered for one in kept),
+        ms=1000 * mean(one.seconds for one in kept),
+    )
+
+
+def overall(parts: Sequence[Summary]) -> Summary:
+    """Return the mean over families, each of which counts the same."""
+    known = [part.auc for part in parts if part.auc is not None]
+    return Summary(
+        questions=sum(part.questions for part in parts),
+        log=mean(part.log for part in parts),
+        crps=mean(part.crps for part in parts),
+        in80=mean(part.in80 for part in parts),
+        in95=mean(part.in95 for part in parts),
+        auc=mean(known) if known else None,
+        answered=mean(part.answered for part in parts),
+        ms=mean(part.ms for part in parts),
+    )

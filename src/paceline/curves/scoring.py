@@ -1,0 +1,124 @@
+"""How good a forecast was, once the loss is known: pure formulas over one row of quantiles.
+
+A row is what a Forecast says of one epoch: losses at LEVELS. Between quantiles the probability
+runs straight; beyond the outermost ones it fades exponentially, with the density of the
+outermost piece. Knows no study and no curve.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from itertools import pairwise
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+from paceline.core.values import LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NORMAL = tuple(NormalDist().inv_cdf(level) for level in LEVELS)
+# The exponential tail whose density goes on where the outermost piece's ends, per its width.
+_TAIL = LEVELS[0] / (LEVELS[1] - LEVELS[0])
+# The share of a log score's mixture that knows nothing but the range.
+DOUBT = 0.01
+
+
+def blurred(row: Sequence[float], width: float) -> tuple[float, ...]:
+    """Return the row spread by `width`, a standard deviation: no quantiles coincide any more."""
+    return tuple(loss + width * z for loss, z in zip(row, _NORMAL, strict=True))
+
+
+def clipped(row: Sequence[float], low: float, high: float) -> tuple[float, ...]:
+    """Return the row with everything beyond a range moved to its ends."""
+    return tuple(min(max(loss, low), high) for loss in row)
+
+
+def chance(row: Sequence[float], loss: float) -> float:
+    """Return the probability of `loss` or lower, never quite 0 or 1."""
+    if loss < row[0]:
+        tail = _TAIL * (row[1] - row[0])
+        return LEVELS[0] * math.exp((loss - row[0]) / tail) if tail > 0 else 0.0
+    if loss > row[-1]:
+        tail = _TAIL * (row[-1] - row[-2])
+        return 1 - (LEVELS[0] * math.exp((row[-1] - loss) / tail) if tail > 0 else 0.0)
+    at = bisect_right(row, loss)
+    if at == len(row):
+        return LEVELS[-1]
+    share = (loss - row[at - 1]) / (row[at] - row[at - 1])
+    return LEVELS[at - 1] + share * (LEVELS[at] - LEVELS[at - 1])
+
+
+def density(row: Sequence[float], loss: float) -> float:
+    """Return the density at `loss` of a row whose quantiles differ (see `blurred`)."""
+    if loss < row[0]:
+        return chance(row, loss) / (_TAIL * (row[1] - row[0]))
+    if loss >= row[-1]:
+        return (1 - chance(row, loss)) / (_TAIL * (row[-1] - row[-2]))
+    at = bisect_right(row, loss)
+    return (LEVELS[at] - LEVELS[at - 1]) / (row[at] - row[at - 1])
+
+
+def log_score(found: float, low: float, high: float) -> float:
+    """Return the log of a density where it is mixed with a little doubt: higher is better.
+
+    The doubt is uniform over the range in which losses count, so that no miss costs everything.
+    """
+    return math.log((1 - DOUBT) * found + DOUBT / (high - low))
+
+
+def crps(row: Sequence[float], loss: float) -> float:
+    """Return the continuous ranked probability score, in units of the loss: lower is better."""
+    at = chance(row, loss)
+    # ∫ F² below the loss and ∫ (1-F)² above it, each over the pieces of the row.
+    below = [(x, level) for x, level in zip(row, LEVELS, strict=True) if x < loss] + [(loss, at)]
+    above = [(x, 1 - level) for x, level in zip(row, LEVELS, strict=True) if x > loss]
+    above = [(loss, 1 - at), *above]
+    total = _TAIL * (row[1] - row[0]) / 2 * below[0][1] ** 2
+    total += _TAIL * (row[-1] - row[-2]) / 2 * above[-1][1] ** 2
+    for points in (below, above):
+        for (x, p), (y, q) in pairwise(points):
+            total += (y - x) * (p * p + p * q + q * q) / 3
+    if loss > row[-1]:
+        # The stretch from the last quantile to the loss is the tail, no straight line.
+        tail = _TAIL * (row[-1] - row[-2])
+        total += _fade(loss - row[-1], tail) - _straight(loss - row[-1], LEVELS[-1], at)
+    if loss < row[0]:
+        tail = _TAIL * (row[1] - row[0])
+        total += _fade(row[0] - loss, tail) - _straight(row[0] - loss, 1 - LEVELS[0], 1 - at)
+    return total
+
+
+def _fade(length: float, tail: float) -> float:
+    """Return ∫ (1 - p·exp(-x/tail))² over a stretch that begins at the outermost quantile."""
+    p = LEVELS[0]
+    if tail <= 0:
+        return length
+    once, twice = math.exp(-length / tail), math.exp(-2 * length / tail)
+    return length - 2 * p * tail * (1 - once) + p * p * tail / 2 * (1 - twice)
+
+
+def _straight(length: float, p: float, q: float) -> float:
+    return length * (p * p + p * q + q * q) / 3
+
+
+def covered(row: Sequence[float], loss: float, share: float) -> bool:
+    """Say whether the central interval of this share holds the loss."""
+    low = LEVELS.index(round((1 - share) / 2, 6))
+    return row[low] <= loss <= row[len(LEVELS) - 1 - low]
+
+
+def brier(probability: float, happened: bool) -> float:
+    """Return the squared error of a probability: lower is better."""
+    return (probability - happened) ** 2
+
+
+def auc(probabilities: Sequence[float], happened: Sequence[bool]) -> float | None:
+    """Return how often what happened was given more than what did not; None without both."""
+    yes = [p for p, true in zip(probabilities, happened, strict=True) if true]
+    no = [p for p, true in zip(probabilities, happened, strict=True) if not true]
+    if not yes or not no:
+        return None
+    wins = sum((a > b) + 0.5 * (a == b) for a in yes for b in no)
+    return wins / (len(yes) * len(no))
