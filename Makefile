@@ -6,7 +6,7 @@ BIN := .venv/bin
 TORCH ?= torch==2.13.0
 JOBS ?= auto
 
-.PHONY: setup demo test check bench bench-curves bench-life bench-local bench-peers slow golden \
+.PHONY: setup demo test check bench bench-curves bench-early-term bench-life bench-local bench-peers slow golden \
 	train-pfn
 
 setup: .venv/ready
@@ -48,6 +48,9 @@ bench-life: setup
 
 bench-peers: setup
 	$(BIN)/python -m benchmarks.peers
+
+bench-early-term: setup
+	$(BIN)/python -m benchmarks.early_term --ensemble cifar10_cnn14
 
 bench-curves: setup
 	$(BIN)/python -m benchmarks.curves

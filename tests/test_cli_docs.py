@@ -21,7 +21,7 @@ from paceline.api.studies import StudyList, StudyPage, TrialRow
 from paceline.api.summary import Summary
 from paceline.cli.environment import VARIABLES
 from paceline.cli.main import COMMANDS, commands
-from paceline.machine.glance import Best, CheckpointName, StudyRow
+from paceline.machine.glance import Best, CheckpointName, Forecasts, StudyRow
 
 ROOT = Path(__file__).parents[1]
 CLI = ROOT / "docs" / "cli.md"
@@ -34,6 +34,7 @@ OBJECTS: dict[str, type[msgspec.Struct]] = {
     "A row of compare": CompareRow,
     "ls": StudyList,
     "A study": StudyRow,
+    "Forecasts": Forecasts,
     "show": StudyPage,
     "A trial": TrialRow,
     "best": Best,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from paceline.core.rng import stream
-from paceline.core.values import LEVELS
-from paceline.curves.scoring import (
+from paceline.core.scoring import (
     auc,
     blurred,
     brier,
@@ -21,6 +20,7 @@ from paceline.curves.scoring import (
     density,
     log_score,
 )
+from paceline.core.values import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

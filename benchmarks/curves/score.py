@@ -12,8 +12,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.core.ports import History, Other
-from paceline.curves.last import Last
-from paceline.curves.scoring import (
+from paceline.core.scoring import (
     auc,
     blurred,
     chance,
@@ -23,6 +22,7 @@ from paceline.curves.scoring import (
     density,
     log_score,
 )
+from paceline.curves.last import Last
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from paceline.api.summary import Summary
     from paceline.core.decisions import Entry
     from paceline.core.values import Config
-    from paceline.machine.glance import Best, StudyRow
+    from paceline.machine.glance import Best, Forecasts, StudyRow
     from paceline.machine.replay import Difference
 
 
@@ -149,6 +149,7 @@ def paged(page: StudyPage) -> RenderableType:
             study.trials, study.trials_finished, study.trials_stopped, study.trials_failed
         ),
         "epochs": _epochs(study.epochs_trained, study.reports),
+        **({"forecasts": _foreseen(study.forecasts)} if study.forecasts else {}),
         "best": _best_line(study.metric, study.best_value, study.best_epoch, study.best_trial),
     }
     table = _table(">trial", "status", ">epoch", ">best", ">at", "config")
@@ -315,6 +316,13 @@ def _fates(started: int, finished: int, stopped: int, failed: int) -> str:
 
 def _epochs(trained: int, reports: int) -> str:
     return f"{trained} trained" + (f", {reports} reports seen" if reports != trained else "")
+
+
+def _foreseen(told: Forecasts) -> str:
+    words = f"{told.met:.4g} met: {told.coverage_80:.0%} in the 80 % intervals"
+    if told.brier is None:
+        return words
+    return f"{words}; Brier score {told.brier:.3f}, base rate {told.brier_of_base_rate:.3f}"
 
 
 def _best_line(metric: str, value: float | None, epoch: int | None, trial: int | None) -> str:

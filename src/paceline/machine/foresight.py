@@ -10,22 +10,27 @@ Calibrated Regression" (ICML 2018): of all losses met so far, how many lay below
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from paceline.core.values import LEVELS
+from paceline.core.scoring import blurred, brier, covered, density
+from paceline.core.values import LEVELS, NO_LOSS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from paceline.core.values import Forecast, TrialId
 
 # The map starts as the identity, which weighs like so many losses met.
 _PRIOR = 50.0
 # Chances are judged by the last so many that can be, once there are so few.
 _RECENT, _LEAST = 100, 20
-# Levels between which four of five, and nineteen of twenty, losses should lie.
-_WIDE = (LEVELS.index(0.025), LEVELS.index(0.975))
-_NARROW = (LEVELS.index(0.1), LEVELS.index(0.9))
+# Intervals that should hold four of five, and nineteen of twenty, losses.
+_SHARES = (0.8, 0.95)
+# For the log score a row is blurred by this share of its size, so that none is a point.
+_BLUR = 0.001
 
 
 class _Bet(NamedTuple):
@@ -44,7 +49,8 @@ class Foresight:
         # Forecasts that were met. Each counts one, however many epochs it is about: what it says of
         # them goes wrong together.
         self.met = 0.0
-        self._inside = {_NARROW: 0.0, _WIDE: 0.0}
+        self._inside = dict.fromkeys(_SHARES, 0.0)
+        self._logs = 0.0
         # How many lay below the first level, between the first and the second, and so on.
         self._bins = [0.0] * (len(LEVELS) + 1)
         self._open: dict[TrialId, dict[int, list[_Bet]]] = {}
@@ -68,14 +74,15 @@ class Foresight:
             self.met += weight
             # On a tie a loss lies between the places it could have.
             self._bins[(bisect_left(row, loss) + bisect_right(row, loss)) // 2] += weight
-            for band in self._inside:
-                self._inside[band] += weight * (row[band[0]] <= loss <= row[band[1]])
+            for share in _SHARES:
+                self._inside[share] += weight * covered(row, loss, share)
+            self._logs += weight * _log_density(row, loss)
             if epoch == bet.forecast.epochs[0]:
                 self._judge(bet.chance, loss <= bet.best)
 
     def _judge(self, chance: float, happened: bool) -> None:
         base = (self._happened + 1.0) / (self._judged + 2.0)
-        self._errors.append(((chance - happened) ** 2, (base - happened) ** 2))
+        self._errors.append((brier(chance, happened), brier(base, happened)))
         self._judged += 1
         self._happened += happened
 
@@ -103,7 +110,13 @@ class Foresight:
         """How many losses lay in the 80 % and in the 95 % intervals; None before the first."""
         if not self.met:
             return None
-        return self._inside[_NARROW] / self.met, self._inside[_WIDE] / self.met
+        narrow, wide = (self._inside[share] / self.met for share in _SHARES)
+        return narrow, wide
+
+    @property
+    def log_score(self) -> float | None:
+        """The mean log density of what came, in the metric's units; None before the first."""
+        return self._logs / self.met if self.met else None
 
     @property
     def brier(self) -> tuple[float, float] | None:
@@ -131,3 +144,10 @@ class Foresight:
             f"forecasts have been worse than the base rate: Brier score {own:.3f} against "
             f"{base:.3f} over the last {count}"
         )
+
+
+def _log_density(row: Sequence[float], loss: float) -> float:
+    size = max(row[-1] - row[0], abs(row[-1]), abs(row[0])) or 1.0
+    found = density(blurred(row, _BLUR * size), loss) if loss < NO_LOSS else 0.0
+    # What came as far out as that could not be told apart any more.
+    return math.log(max(found, 1e-12 / size))

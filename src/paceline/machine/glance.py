@@ -15,6 +15,7 @@ from paceline.plan.tree import node_of
 
 if TYPE_CHECKING:
     from paceline.core.values import StudySpec
+    from paceline.machine.foresight import Foresight
     from paceline.machine.state import StudyState
 
 
@@ -46,6 +47,20 @@ class StudyRow(Struct, frozen=True, kw_only=True):
     best_value: float | None
     best_trial: int | None
     best_epoch: int | None
+    # How good the forecasts were; None where none has come to its epoch yet.
+    forecasts: Forecasts | None
+
+
+class Forecasts(Struct, frozen=True, kw_only=True):
+    """What became of a study's forecasts."""
+
+    met: float
+    coverage_80: float
+    coverage_95: float
+    log_score: float
+    # None: too few to tell.
+    brier: float | None
+    brier_of_base_rate: float | None
 
 
 class CheckpointName(Struct, frozen=True, kw_only=True):
@@ -98,6 +113,22 @@ def row_of(state: StudyState) -> StudyRow:
         best_value=value_of(state.best_loss, spec),
         best_trial=None if best is None else best.id,
         best_epoch=None if best is None else state.best_epoch,
+        forecasts=_forecasts(state.foresight),
+    )
+
+
+def _forecasts(foresight: Foresight) -> Forecasts | None:
+    coverage, log_score = foresight.coverage, foresight.log_score
+    if coverage is None or log_score is None:
+        return None
+    own, base = foresight.brier or (None, None)
+    return Forecasts(
+        met=foresight.met,
+        coverage_80=coverage[0],
+        coverage_95=coverage[1],
+        log_score=log_score,
+        brier=own,
+        brier_of_base_rate=base,
     )
 
 

@@ -1,0 +1,137 @@
+"""What a curve model is worth to `early_term`: time to target on recorded traces.
+
+`python -m benchmarks.early_term`, `make bench-early-term`. The ensemble takes half a second a
+forecast, so it is asked only where `--ensemble` names traces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from benchmarks.page import RESULTS, ROOT, facts, markdown, provenance
+from paceline.api.comparison import Comparison, compare
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.api.comparison import CompareRow
+
+TRACES = Path(os.environ.get("PACELINE_TRACES", ROOT.parent / "shared" / "traces"))
+COMMAND = "python -m benchmarks.early_term"
+SLOTS, ORDERS = 4, 50
+MODELS = ("last", "pfn", "pfn_study", "oracle")
+
+
+class Race(NamedTuple):
+    """A recorded trace, and what is looked for in it."""
+
+    trace: str
+    target: float
+
+
+RACES = (
+    Race("cifar10_cnn14", 0.74),
+    Race("cifar10_cnn14", 0.72),
+    Race("nasbench_nlp_wikitext2", 5.0221),
+    Race("mnist_cnn_tfhpo", 0.9932),
+    Race("algoperf_ogbg_jax", 0.28911),
+    Race("algoperf_fastmri_pytorch", 0.72414),
+    Race("taskset_imdb_patch128_LSTM128_avg_bs64", 0.62333),
+    Race("taskset_imdb_patch32_IRNN64_relu_avg_bs128", 0.68426),
+    Race("deepobs_fmnist_2c2d", 0.92417),
+    Race("deepobs_tolstoi_char_rnn", 0.61726),
+)
+
+
+def run(race: Race, models: Sequence[str], orders: int) -> dict[str, CompareRow]:
+    """Return fifo, and early_term with each model, over the same orders."""
+    source = str(TRACES / f"{race.trace}.jsonl.gz")
+    told: dict[str, Any] = {
+        "sources": (source,),
+        "slots": (SLOTS,),
+        "seeds": orders,
+        "target": race.target,
+    }
+    plain = compare(Comparison(policies=("fifo",), **told))
+    foreseen = compare(Comparison(policies=("early_term",), curves=tuple(models), **told))
+    return {"fifo": plain.rows[0], **{row.curves: row for row in foreseen.rows}}
+
+
+def main() -> None:
+    """Race, print and write."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    parser.add_argument("--ensemble", default="", help="traces on which the ensemble is asked too")
+    parser.add_argument("--orders", type=int, default=ORDERS)
+    options = parser.parse_args()
+    asked = set(filter(None, options.ensemble.split(",")))
+    started = time.perf_counter()
+    columns = ["fifo", *MODELS, *(["ensemble"] if asked else [])]
+    lines = [["trace, target", *columns]]
+    rows = []
+    for race in RACES:
+        models = [*MODELS, *(["ensemble"] if race.trace in asked else [])]
+        found = run(race, models, options.orders)
+        rows += [
+            {
+                "trace": race.trace,
+                "target": race.target,
+                "model": name,
+                "median_s": row.time_median_s,
+                "mean_s": row.time_mean_s,
+                "never": row.never,
+            }
+            for name, row in found.items()
+        ]
+        lines.append([f"{race.trace} {race.target:g}", *(_cell(found.get(n)) for n in columns)])
+        print(" ".join(lines[-1]), file=sys.stderr)
+    means = ["geometric mean, × oracle"]
+    for name in columns:
+        means.append(_mean(rows, name) if name != "ensemble" else "")
+    lines.append(means)
+    command = " ".join([COMMAND, *sys.argv[1:]])
+    known = facts(command, time.perf_counter() - started)
+    page = (
+        f"# early_term with each curve model\n\n{markdown(lines)}\n\n"
+        f"Median (mean) time to target in simulated seconds on {SLOTS} slots, over "
+        f"{options.orders} orders of configs, the same for all; n✗: orders in which it was never "
+        "reached, counted with the time at which the study ended. `fifo` runs everything to its "
+        f"end; `oracle` knows the future.\n\n{provenance(known)}\n"
+    )
+    print("\n" + page)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "early-term.md").write_text(page, encoding="utf-8")
+    body = json.dumps({**known, "rows": rows}, indent=1)
+    (RESULTS / "early-term.json").write_text(body + "\n", encoding="utf-8")
+
+
+def _cell(row: CompareRow | None) -> str:
+    if row is None or row.time_median_s is None or row.time_mean_s is None:
+        return ""
+    never = f" {row.never}✗" if row.never else ""
+    return f"{row.time_median_s:.4g} ({row.time_mean_s:.4g}){never}"
+
+
+def _mean(rows: list[dict[str, Any]], name: str) -> str:
+    """Return how much longer than with the oracle, over all races."""
+
+    def medians(model: str) -> dict[Race, float]:
+        return {
+            Race(row["trace"], row["target"]): row["median_s"]
+            for row in rows
+            if row["model"] == model
+        }
+
+    own, best = medians(name), medians("oracle")
+    return f"{math.exp(fmean(math.log(own[race] / best[race]) for race in best)):.2f}"
+
+
+if __name__ == "__main__":
+    main()
