@@ -92,10 +92,8 @@ def main() -> None:
         ]
         lines.append([f"{race.trace} {race.target:g}", *(_cell(found.get(n)) for n in columns)])
         print(" ".join(lines[-1]), file=sys.stderr)
-    means = ["geometric mean, × oracle"]
-    for name in columns:
-        means.append(_mean(rows, name) if name != "ensemble" else "")
-    lines.append(means)
+    means = [_mean(rows, name) if name != "ensemble" else "" for name in columns]
+    lines.append(["times the oracle's, geometric mean", *means])
     command = " ".join([COMMAND, *sys.argv[1:]])
     known = facts(command, time.perf_counter() - started)
     page = (
