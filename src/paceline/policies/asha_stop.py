@@ -17,6 +17,7 @@ from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
 from paceline.policies.ladder import first_rung, milestones
 from paceline.policies.order import Boards
+from paceline.policies.saying import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,9 +58,8 @@ class AshaStop(Fifo):
         if trial.loss <= cutoff:
             return ()
         spec = study.spec
-        value = "none" if trial.loss == NO_LOSS else f"{spec.sign * trial.loss:.4g}"
         why = (
-            f"{spec.metric} {value} at epoch {trial.epoch} is worse than "
-            f"{spec.sign * cutoff:.4g}, the best 1/{self._eta} of the {count} before it"
+            f"{spec.metric} {value(trial.loss, spec)} at epoch {trial.epoch} is worse than "
+            f"{value(cutoff, spec)}, the best 1/{self._eta} of the {count} before it"
         )
         return (Stop(trial=trial.id, why=why),)

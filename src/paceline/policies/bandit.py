@@ -19,6 +19,7 @@ from paceline.core.events import Opened
 from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
 from paceline.policies.order import Quantile
+from paceline.policies.saying import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,10 +65,10 @@ class Bandit(Fifo):
         if own * (1.0 + self._slack) > best or trial.best_loss <= study.best_loss:
             return ()
         spec = study.spec
-        value = "none" if trial.best_loss == NO_LOSS else f"{spec.sign * trial.best_loss:.4g}"
-        measure = f" as gains over {spec.sign * start:.4g}" if self._gains else ""
+        measure = f" as gains over {value(start, spec)}" if self._gains else ""
         why = (
-            f"best {spec.metric} {value} by epoch {trial.epoch} times {1.0 + self._slack:g} does "
-            f"not reach the best of all, {spec.sign * study.best_loss:.4g}{measure}"
+            f"best {spec.metric} {value(trial.best_loss, spec)} by epoch {trial.epoch} times "
+            f"{1.0 + self._slack:g} does not reach the best of all, "
+            f"{value(study.best_loss, spec)}{measure}"
         )
         return (Stop(trial=trial.id, why=why),)

@@ -22,6 +22,7 @@ from paceline.core.errors import SpecError
 from paceline.core.events import Forecasted, Opened
 from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
+from paceline.policies.saying import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +86,7 @@ class EarlyTerm(Fifo):
         if chance >= self._delta:
             return ()
         why = (
-            f"its chance to reach {spec.metric} {spec.sign * best:.4g} at epoch {spec.epochs} is "
+            f"its chance to reach {spec.metric} {value(best, spec)} at epoch {spec.epochs} is "
             f"{chance:.1%}, below {self._delta:.0%}"
         )
         return (Stop(trial=trial.id, why=why),)
@@ -97,12 +98,8 @@ class EarlyTerm(Fifo):
             return ()
         spec = study.spec
         why = (
-            f"best {spec.metric} {_value(trial.best_loss, spec.sign)} by epoch {trial.epoch} is "
-            f"worse than the median {_value(middle, spec.sign)} of {len(bests)}; by rank, since "
+            f"best {spec.metric} {value(trial.best_loss, spec)} by epoch {trial.epoch} is "
+            f"worse than the median {value(middle, spec)} of {len(bests)}; by rank, since "
             f"{distrust}"
         )
         return (Stop(trial=trial.id, why=why),)
-
-
-def _value(loss: float, sign: float) -> str:
-    return "not a number" if loss == NO_LOSS else f"{sign * loss:.4g}"

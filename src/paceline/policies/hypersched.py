@@ -26,6 +26,7 @@ from paceline.core.ports import Pick
 from paceline.core.values import NO_LOSS
 from paceline.policies.ladder import first_rung, milestones
 from paceline.policies.order import Boards, Quantile
+from paceline.policies.saying import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,10 +153,9 @@ class HyperSched:
         spec = study.spec
         if behind is not None and trial.goal > trial.epoch and self._wanted(trial.id, study):
             score = self._scores[trial.id][behind.level]
-            value = "none" if score == NO_LOSS else f"{spec.sign * score:.4g}"
             why = (
-                f"{spec.metric} {value} at epoch {behind.level} is worse than "
-                f"{spec.sign * behind.cutoff:.4g}, the best 1/{self._eta} of {behind.among}"
+                f"{spec.metric} {value(score, spec)} at epoch {behind.level} is worse than "
+                f"{value(behind.cutoff, spec)}, the best 1/{self._eta} of {behind.among}"
             )
             verdicts.append(Cut(trial=trial.id, why=why))
         if self._chance is not None and trial.epoch in self._levels:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from paceline.core.decisions import Stop
 from paceline.core.errors import SpecError
-from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
+from paceline.policies.saying import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,6 @@ class KillBelow(Fifo):
         spec = study.spec
         if trial.epoch < self._after or trial.best_loss <= spec.sign * self._value:
             return ()
-        best = "none" if trial.best_loss == NO_LOSS else f"{spec.sign * trial.best_loss:.4g}"
+        best = value(trial.best_loss, spec)
         why = f"best {spec.metric} {best} by epoch {trial.epoch} is worse than {self._value:g}"
         return (Stop(trial=trial.id, why=why),)

@@ -18,6 +18,7 @@ from paceline.core.events import Opened
 from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
 from paceline.policies.order import Boards
+from paceline.policies.saying import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,9 +66,9 @@ class Median(Fifo):
         if trial.epoch <= self._grace or count < self._least or trial.best_loss <= median:
             return ()
         spec = study.spec
-        best = "none" if trial.best_loss == NO_LOSS else f"{spec.sign * trial.best_loss:.4g}"
+        best = value(trial.best_loss, spec)
         why = (
             f"best {spec.metric} {best} by epoch {trial.epoch} is worse than "
-            f"{spec.sign * median:.4g}, the median of {count} others' means"
+            f"{value(median, spec)}, the median of {count} others' means"
         )
         return (Stop(trial=trial.id, why=why),)

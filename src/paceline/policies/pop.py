@@ -26,6 +26,7 @@ from paceline.core.ports import Pick
 from paceline.core.values import NO_LOSS, Status
 from paceline.policies.confidence import confidence, horizons, promising
 from paceline.policies.order import Boards, Quantile
+from paceline.policies.saying import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,7 +145,7 @@ class Pop:
         spec = study.spec
         if self._kill is None or trial.best_loss <= spec.sign * self._kill:
             return ""
-        best = "none" if trial.best_loss == NO_LOSS else f"{spec.sign * trial.best_loss:.4g}"
+        best = value(trial.best_loss, spec)
         return f"best {spec.metric} {best} by epoch {trial.epoch}: it has not passed {self._kill:g}"
 
     def _next_boundary(self, epoch: int, study: StudyView) -> int:
