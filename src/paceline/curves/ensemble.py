@@ -104,6 +104,9 @@ class Ensemble:
             for at in range(0, len(families), _PORTION)
         ]
         mean, variance = (np.concatenate(parts) for parts in zip(*portions, strict=True))
+        # A formula that was a number at every seen x may be none later on.
+        good = np.isfinite(mean + variance).all(axis=1)
+        families, mean, variance = families[good], mean[good], variance[good]
         forecast = _forecast(history.horizons, mean, np.sqrt(variance), scale)
         if forecast is None:
             return None
@@ -178,8 +181,8 @@ def _bytes(epochs: Array, losses: Array) -> str:
 
 
 def _forecast(horizons: Sequence[int], mean: Array, sd: Array, scale: _Scale) -> Forecast | None:
-    """Return the quantiles of equal parts of normals, or None where they leave all numbers."""
-    if not np.all(np.isfinite(mean)) or not np.all(np.isfinite(sd)):
+    """Return the quantiles of equal parts of normals, or None where there are none."""
+    if not len(mean):
         return None
     rows = []
     for column in range(len(horizons)):
