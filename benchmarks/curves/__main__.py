@@ -15,40 +15,19 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.curves import far, pinned
-from benchmarks.curves.baselines.powerlaw import PowerLaw
+from benchmarks.curves.asking import ask
 from benchmarks.curves.pages import page, summaries
 from benchmarks.curves.recorded import FAMILIES, RUNS, Question, questions
-from benchmarks.curves.score import Score, history, score
+from benchmarks.curves.score import Score, score
 from benchmarks.page import RESULTS, facts
-from paceline.api.parts import build, names, parse_part
+from paceline.api.parts import names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paceline.core.ports import CurveModel
-
 # The simulator's own model knows the future and is no rival.
 NO_RIVALS = {"oracle"}
 BATCH = 100
-
-
-def model(name: str) -> CurveModel:
-    """Return a model that is asked now, by its name."""
-    found: CurveModel = (
-        PowerLaw() if name == "power-law" else build("curve model", parse_part(name))
-    )
-    return found
-
-
-def ask(given: tuple[str, Sequence[Question]]) -> list[Score]:
-    """Ask one model one batch of questions."""
-    name, batch = given
-    asked = model(name)
-    asked.forecast([history(batch[0])])  # what is loaded once is not counted
-    started = time.process_time()
-    answers = asked.forecast([history(question) for question in batch])
-    seconds = (time.process_time() - started) / len(batch)
-    return [score(q, answer, seconds) for q, answer in zip(batch, answers, strict=True)]
 
 
 def read(name: str, asked: Sequence[Question]) -> list[Score]:
