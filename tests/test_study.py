@@ -467,6 +467,11 @@ def test_a_study_that_cannot_be_meant_is_refused(
     assert complaint in str(error.value)
 
 
+def test_a_target_of_the_wrong_sign_is_doubted_in_the_reason() -> None:
+    result = pl.tune(learns, **options(target=1e6))
+    assert (result.why or "").endswith("even the first report is past it: check its sign, and mode")
+
+
 @pytest.mark.parametrize("missing", ["metric", "mode", "epochs"])
 def test_what_has_no_default_is_asked_for(missing: str) -> None:
     given = options()

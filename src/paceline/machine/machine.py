@@ -249,10 +249,14 @@ class Machine:
         if loss > spec.sign * target.value:
             return False
         mean = f", mean of the last {target.over} reports," if target.over > 1 else ""
+        # Whoever is there before having learned anything was never looking for this.
+        doubt = "; even the first report is past it: check its sign, and mode" * (
+            self.state.reports == target.over
+        )
         self._end(
             d.EndCause.TARGET,
             f"trial {trial.id} reached {spec.metric} {spec.sign * loss:.6g}{mean} at epoch "
-            f"{trial.epoch}: the target is {target.value:.6g}",
+            f"{trial.epoch}: the target is {target.value:.6g}{doubt}",
         )
         return True
 
