@@ -147,7 +147,10 @@ class Foresight:
 
 
 def _log_density(row: Sequence[float], loss: float) -> float:
-    size = max(row[-1] - row[0], abs(row[-1]), abs(row[0])) or 1.0
-    found = density(blurred(row, _BLUR * size), loss) if loss < NO_LOSS else 0.0
+    # Neither so small that the blur vanishes nor so large that it has no end.
+    size = min(max(row[-1] - row[0], abs(row[-1]), abs(row[0]), 1e-9), 1e200)
+    spread = blurred(row, _BLUR * size)
+    apart = spread[0] < spread[1] and spread[-2] < spread[-1] < NO_LOSS
+    found = density(spread, loss) if loss < NO_LOSS and apart else 0.0
     # What came as far out as that could not be told apart any more.
     return math.log(max(found, 1e-12 / size))
