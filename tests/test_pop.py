@@ -215,3 +215,31 @@ def test_hypersched_closes_where_new_trials_have_no_chance() -> None:
 def test_what_cannot_be_meant_is_refused(made: object) -> None:
     with pytest.raises(SpecError, match="cannot be meant"):
         made()  # type: ignore[operator]
+
+
+class FirstWrong:
+    """Is sure of the impossible at first, and then knows the future."""
+
+    others = 0
+
+    def __init__(self, trace: Trace, wrong: int) -> None:
+        self._oracle = seer(trace)
+        self._wrong = wrong
+
+    def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
+        self._wrong -= len(histories)
+        if self._wrong < 0:
+            return self._oracle.forecast(histories)
+        return [Forecast(tuple(h.horizons), ((0.0,) * 15,) * len(h.horizons)) for h in histories]
+
+
+def test_pop_goes_by_rank_while_forecasts_mislead_and_trusts_them_again_when_they_do_not() -> None:
+    trace = table([[1.0 + number / 100] * 40 for number in range(40)])
+    target = Budget(target=Target(0.5, 1))
+    curves = FirstWrong(trace, wrong=60)
+    played = Played(trace, Pop(boundary=2), slots=2, curves=curves, budget=target).run()
+    ranked = [entry for entry in played.entries if "worse than the base rate" in str(entry)]
+    assert ranked
+    assert not played.state.foresight.distrust
+    # Whoever knows the future sees that nobody gets there.
+    assert any(stop.why.startswith("poor") for stop in played.of(Stop))

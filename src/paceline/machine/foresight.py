@@ -98,7 +98,7 @@ class Foresight:
         at = bisect_right(LEVELS, said)
         low, high = (0.0, *LEVELS)[at], (*LEVELS, 1.0)[at]
         below, above = self._share(at), self._share(at + 1)
-        return below if high == low else below + (said - low) / (high - low) * (above - below)
+        return below + (said - low) / (high - low) * (above - below)
 
     def _share(self, at: int) -> float:
         """Return how many losses lay below the level before bin `at`, drawn towards that level."""

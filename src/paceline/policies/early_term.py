@@ -14,7 +14,6 @@ forecast a trial goes on.
 
 from __future__ import annotations
 
-from bisect import insort
 from typing import TYPE_CHECKING
 
 from paceline.core.decisions import AskForecast, Stop
@@ -22,6 +21,7 @@ from paceline.core.errors import SpecError
 from paceline.core.events import Forecasted, Opened
 from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
+from paceline.policies.order import Boards
 from paceline.policies.saying import value
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class EarlyTerm(Fifo):
         self._given = boundary
         self._boundary = boundary or 1
         self._delta = delta
-        # The best losses of all trials that came to each boundary, sorted.
-        self._bests: dict[int, list[float]] = {}
+        # The best losses of all trials that came to each boundary.
+        self._bests = Boards(0.5)
         # The trial that the entry now being taken brings a forecast of.
         self._foreseen: int | None = None
 
@@ -53,7 +53,8 @@ class EarlyTerm(Fifo):
         self._foreseen = entry.trial if isinstance(entry, Forecasted) else None
         for trial in study.delivered:
             if trial.epoch % self._boundary == 0:
-                insort(self._bests.setdefault(trial.epoch, []), trial.best_loss)
+                origin = trial.origin(trial.epoch) if study.spec.share else None
+                self._bests.record(trial.epoch, trial.best_loss, origin)
         if isinstance(entry, Opened):
             self._boundary = self._given or max(1, entry.spec.epochs // 10)
 
@@ -92,14 +93,13 @@ class EarlyTerm(Fifo):
         return (Stop(trial=trial.id, why=why),)
 
     def _rank(self, trial: TrialView, study: StudyView, distrust: str) -> Sequence[Verdict]:
-        bests = self._bests.get(trial.epoch, ())
-        middle = bests[len(bests) // 2] if bests else NO_LOSS
+        middle, count = self._bests.at(trial.epoch)
         if trial.best_loss <= middle:
             return ()
         spec = study.spec
         why = (
             f"best {spec.metric} {value(trial.best_loss, spec)} by epoch {trial.epoch} is "
-            f"worse than the median {value(middle, spec)} of {len(bests)}; by rank, since "
+            f"worse than the median {value(middle, spec)} of {count}; by rank, since "
             f"{distrust}"
         )
         return (Stop(trial=trial.id, why=why),)

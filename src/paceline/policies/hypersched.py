@@ -9,8 +9,8 @@ Liaw et al., "HyperSched: Dynamic Resource Reallocation for Model Development on
 that nobody else can use goes on with the best of them (`drain`), so that the runner-up is not
 lost; (2) the longest trial is measured in training time, without starts; (3) with `chance`, whoever
 is new or was paused starts only where forecasts give it that chance to beat the best by the
-deadline: a new trial the mean chance of the last twenty at their first rung. Its resizing is the
-allocator's: `uniform`.
+deadline: a new trial the mean chance of the last twenty at their first rung; where forecasts have
+been worse than the base rate, by the rule alone. Its resizing is the allocator's: `uniform`.
 """
 
 from __future__ import annotations
@@ -192,7 +192,8 @@ class HyperSched:
         if study.deadline_s is None or not self._epoch_s.count:
             return ""
         left = study.deadline_s - study.now
-        if self._chance is not None and len(self._firsts) == _RECENT:
+        trusted = not study.foresight.distrust
+        if self._chance is not None and len(self._firsts) == _RECENT and trusted:
             mean = sum(self._firsts) / _RECENT
             if mean < self._chance:
                 return (
@@ -214,7 +215,7 @@ class HyperSched:
             if not queue:
                 continue
             (loss, trial), (cutoff, count) = queue[0], self._boards.at(level)
-            if self._hopeless(trial):
+            if self._hopeless(trial, study):
                 continue
             if loss <= cutoff:
                 why = f"it is by now among the best 1/{self._eta} of {count} at epoch {level}"
@@ -228,8 +229,10 @@ class HyperSched:
         why = f"no new trials come, and it is the best that is paused at epoch {waiting[2]}"
         return Pick(waiting[1], epochs, why)
 
-    def _hopeless(self, trial: TrialId) -> bool:
-        return self._chance is not None and self._chances.get(trial, 1.0) < self._chance
+    def _hopeless(self, trial: TrialId, study: StudyView) -> bool:
+        if self._chance is None or study.foresight.distrust:
+            return False
+        return self._chances.get(trial, 1.0) < self._chance
 
     def admit(self, study: StudyView) -> int | None:
         return None

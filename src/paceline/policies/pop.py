@@ -127,19 +127,19 @@ class Pop:
         killed = self._killed(trial, study)
         if killed:
             return (Stop(trial=trial.id, why=killed),)
-        until = self._next_boundary(trial.epoch, study)
-        distrust = study.foresight.distrust
-        if distrust:
-            return self._ranked(trial, study, distrust)
         asked = horizons(trial.epoch, self._reachable(trial, study))
         if not asked:
             why = "no further epoch of it ends before the deadline"
             return (Stop(trial=trial.id, why=why),) if study.deadline_s else ()
         why = f"epoch {trial.epoch} is a boundary"
-        return (
-            AskForecast(trial=trial.id, epoch=trial.epoch, horizons=asked, why=why),
-            Go(trial=trial.id, until=until, why="it trains on while its forecast is computed"),
-        )
+        ask = AskForecast(trial=trial.id, epoch=trial.epoch, horizons=asked, why=why)
+        distrust = study.foresight.distrust
+        if distrust:
+            # Asked all the same: what comes of it may win the trust back.
+            return (ask, self._ranked(trial, study, distrust))
+        until = self._next_boundary(trial.epoch, study)
+        why = "it trains on while its forecast is computed"
+        return (ask, Go(trial=trial.id, until=until, why=why))
 
     def _killed(self, trial: TrialView, study: StudyView) -> str:
         spec = study.spec
@@ -162,7 +162,7 @@ class Pop:
 
     def _classed(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
         p = self._confidence.get(trial.id)
-        if p is None:
+        if p is None or study.foresight.distrust:
             return ()
         if p < self._low:
             why = f"poor: its confidence {p:.1%} is below {self._low:.0%}"
@@ -178,14 +178,14 @@ class Pop:
         why = f"opportunistic: its confidence {p:.1%} {reason}, and others wait for a turn"
         return (Cut(trial=trial.id, why=why),)
 
-    def _ranked(self, trial: TrialView, study: StudyView, distrust: str) -> Sequence[Verdict]:
+    def _ranked(self, trial: TrialView, study: StudyView, distrust: str) -> Go | Pause:
         cutoff, count = self._ranks.at(trial.epoch)
         until = self._next_boundary(trial.epoch, study)
         if trial.best_loss <= cutoff or not self._somebody_waits(study):
             why = f"it is among the best third of {count} at epoch {trial.epoch}; {distrust}"
-            return (Go(trial=trial.id, until=until, why=why),)
+            return Go(trial=trial.id, until=until, why=why)
         why = f"it is not among the best third of {count} at epoch {trial.epoch}; {distrust}"
-        return (Pause(trial=trial.id, why=why),)
+        return Pause(trial=trial.id, why=why)
 
     def _somebody_waits(self, study: StudyView) -> bool:
         return not study.closed or bool(self._queue) or bool(study.ready)
