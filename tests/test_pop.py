@@ -101,7 +101,7 @@ def test_poor_trials_stop_promising_ones_train_on_and_the_others_take_turns() ->
     turns = [go.trial for go in played.of(Go) if "waited longest" in go.why]
     assert turns[:3] == [1, 3, 5]
     stop, _ = played.of(Stop)
-    assert stop.why == "poor: its confidence 0.0% is below 5%"
+    assert stop.why == "poor: its confidence 0.2% is below 5%"
     assert "opportunistic: its confidence 30.0% is below the threshold" in played.of(Cut)[0].why
 
 

@@ -13,14 +13,13 @@ from paceline.core.scoring import (
     auc,
     blurred,
     brier,
-    chance,
     clipped,
     covered,
     crps,
     density,
     log_score,
 )
-from paceline.core.values import LEVELS
+from paceline.core.values import LEVELS, chance_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +52,8 @@ def test_the_crps_of_a_normal_forecast_is_the_known_one(loss: float) -> None:
 @pytest.mark.parametrize("loss", [-0.4, -0.001, 0.0, 0.03, 0.5, 0.77, 0.996, 1.3])
 @pytest.mark.parametrize("row", [UNIFORM, normal(0.4, 0.2)])
 def test_the_crps_is_the_integral_it_stands_for(row: tuple[float, ...], loss: float) -> None:
-    below = integral(lambda x: chance(row, x) ** 2, -3, loss)
-    above = integral(lambda x: (1 - chance(row, x)) ** 2, loss, 4)
+    below = integral(lambda x: chance_of(row, x) ** 2, -3, loss)
+    above = integral(lambda x: (1 - chance_of(row, x)) ** 2, loss, 4)
     assert crps(row, loss) == pytest.approx(below + above, abs=1e-4)
 
 
@@ -69,16 +68,16 @@ def test_a_density_is_one_in_all_and_the_slope_of_the_chance(row: tuple[float, .
     low, high = row[0] - width, row[-1] + width
     assert integral(lambda x: density(row, x), low, high) == pytest.approx(1, abs=1e-3)
     for loss in (row[0] - 0.01, row[3] + 0.001, row[7] + 0.01, row[-1] + 0.01):
-        slope = (chance(row, loss + 1e-6) - chance(row, loss - 1e-6)) / 2e-6
+        slope = (chance_of(row, loss + 1e-6) - chance_of(row, loss - 1e-6)) / 2e-6
         assert density(row, loss) == pytest.approx(slope, rel=1e-3)
 
 
 def test_chances_meet_the_levels_and_never_leave_their_bounds() -> None:
     row = normal()
     for level, loss in zip(LEVELS, row, strict=True):
-        assert chance(row, loss) == pytest.approx(level)
-    assert 0 < chance(row, -6) < LEVELS[0]
-    assert LEVELS[-1] < chance(row, 6) < 1
+        assert chance_of(row, loss) == pytest.approx(level)
+    assert 0 < chance_of(row, -6) < LEVELS[0]
+    assert LEVELS[-1] < chance_of(row, 6) < 1
 
 
 def test_a_miss_costs_no_more_than_doubt_allows() -> None:

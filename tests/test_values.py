@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -75,7 +76,8 @@ def test_a_forecast_answers_with_probabilities() -> None:
     assert forecast.median(5) == 7.0
     assert forecast.chance(5, 7.0) == pytest.approx(0.5)
     assert forecast.chance(5, 7.5) == pytest.approx(0.55)
-    assert forecast.chance(9, -1.0) == 0.0
+    # Beyond the outermost quantiles it fades, and nothing is impossible.
+    assert forecast.chance(9, -1.0) == pytest.approx(0.005 * math.exp(-4))
     assert forecast.chance(9, 99.0) == 1.0
     assert forecast.chance(5, 0.0) == pytest.approx(LEVELS[0])
     assert forecast.chance(5, row[-1]) == LEVELS[-1]

@@ -15,13 +15,13 @@ from paceline.core.ports import History, Other
 from paceline.core.scoring import (
     auc,
     blurred,
-    chance,
     clipped,
     covered,
     crps,
     density,
     log_score,
 )
+from paceline.core.values import chance_of
 from paceline.curves.last import Last
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def score(
         crps=crps(row, question.final) / scale.unit,
         in80=covered(row, question.final, 0.8),
         in95=covered(row, question.final, 0.95),
-        chance=chance(row, question.incumbent),
+        chance=chance_of(row, question.incumbent),
         beats=question.final < question.incumbent,
         answered=forecast is not None,
         seconds=seconds,

@@ -1,8 +1,7 @@
 """How good a forecast was, once the loss is known: pure formulas over one row of quantiles.
 
-A row is what a Forecast says of one epoch: losses at LEVELS. Between quantiles the probability
-runs straight; beyond the outermost ones it fades exponentially, with the density of the
-outermost piece. Knows no study and no curve.
+A row is what a Forecast says of one epoch: losses at LEVELS, read as `chance_of` reads them. Knows
+no study and no curve.
 """
 
 from __future__ import annotations
@@ -13,14 +12,12 @@ from itertools import pairwise
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from paceline.core.values import LEVELS
+from paceline.core.values import LEVELS, TAIL, chance_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NORMAL = tuple(NormalDist().inv_cdf(level) for level in LEVELS)
-# The exponential tail whose density goes on where the outermost piece's ends, per its width.
-_TAIL = LEVELS[0] / (LEVELS[1] - LEVELS[0])
 # The share of a log score's mixture that knows nothing but the range.
 DOUBT = 0.01
 
@@ -35,27 +32,12 @@ def clipped(row: Sequence[float], low: float, high: float) -> tuple[float, ...]:
     return tuple(min(max(loss, low), high) for loss in row)
 
 
-def chance(row: Sequence[float], loss: float) -> float:
-    """Return the probability of `loss` or lower, never quite 0 or 1."""
-    if loss < row[0]:
-        tail = _TAIL * (row[1] - row[0])
-        return LEVELS[0] * math.exp((loss - row[0]) / tail) if tail > 0 else 0.0
-    if loss > row[-1]:
-        tail = _TAIL * (row[-1] - row[-2])
-        return 1 - (LEVELS[0] * math.exp((row[-1] - loss) / tail) if tail > 0 else 0.0)
-    at = bisect_right(row, loss)
-    if at == len(row):
-        return LEVELS[-1]
-    share = (loss - row[at - 1]) / (row[at] - row[at - 1])
-    return LEVELS[at - 1] + share * (LEVELS[at] - LEVELS[at - 1])
-
-
 def density(row: Sequence[float], loss: float) -> float:
     """Return the density at `loss` of a row whose quantiles differ (see `blurred`)."""
     if loss < row[0]:
-        return chance(row, loss) / (_TAIL * (row[1] - row[0]))
+        return chance_of(row, loss) / (TAIL * (row[1] - row[0]))
     if loss >= row[-1]:
-        return (1 - chance(row, loss)) / (_TAIL * (row[-1] - row[-2]))
+        return (1 - chance_of(row, loss)) / (TAIL * (row[-1] - row[-2]))
     at = bisect_right(row, loss)
     return (LEVELS[at] - LEVELS[at - 1]) / (row[at] - row[at - 1])
 
@@ -70,22 +52,22 @@ def log_score(found: float, low: float, high: float) -> float:
 
 def crps(row: Sequence[float], loss: float) -> float:
     """Return the continuous ranked probability score, in units of the loss: lower is better."""
-    at = chance(row, loss)
+    at = chance_of(row, loss)
     # ∫ F² below the loss and ∫ (1-F)² above it, each over the pieces of the row.
     below = [(x, level) for x, level in zip(row, LEVELS, strict=True) if x < loss] + [(loss, at)]
     above = [(x, 1 - level) for x, level in zip(row, LEVELS, strict=True) if x > loss]
     above = [(loss, 1 - at), *above]
-    total = _TAIL * (row[1] - row[0]) / 2 * below[0][1] ** 2
-    total += _TAIL * (row[-1] - row[-2]) / 2 * above[-1][1] ** 2
+    total = TAIL * (row[1] - row[0]) / 2 * below[0][1] ** 2
+    total += TAIL * (row[-1] - row[-2]) / 2 * above[-1][1] ** 2
     for points in (below, above):
         for (x, p), (y, q) in pairwise(points):
             total += (y - x) * (p * p + p * q + q * q) / 3
     if loss > row[-1]:
         # The stretch from the last quantile to the loss is the tail, no straight line.
-        tail = _TAIL * (row[-1] - row[-2])
+        tail = TAIL * (row[-1] - row[-2])
         total += _fade(loss - row[-1], tail) - _straight(loss - row[-1], LEVELS[-1], at)
     if loss < row[0]:
-        tail = _TAIL * (row[1] - row[0])
+        tail = TAIL * (row[1] - row[0])
         total += _fade(row[0] - loss, tail) - _straight(row[0] - loss, 1 - LEVELS[0], 1 - at)
     return total
 

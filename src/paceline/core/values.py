@@ -179,6 +179,29 @@ def loss_of(value: float | None, sign: float) -> float:
 LEVELS = (0.005, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.995)
 
 
+# The exponential tail whose density goes on where the outermost piece's ends, per its width.
+TAIL = LEVELS[0] / (LEVELS[1] - LEVELS[0])
+
+
+def chance_of(row: Sequence[float], loss: float) -> float:
+    """Return the probability of `loss` or lower by a row of quantiles at LEVELS.
+
+    Between quantiles it runs straight; beyond the outermost ones it fades exponentially, and at
+    once where they coincide.
+    """
+    if loss < row[0]:
+        tail = TAIL * (row[1] - row[0])
+        return LEVELS[0] * math.exp((loss - row[0]) / tail) if tail > 0 else 0.0
+    if loss > row[-1]:
+        tail = TAIL * (row[-1] - row[-2])
+        return 1 - (LEVELS[0] * math.exp((row[-1] - loss) / tail) if tail > 0 else 0.0)
+    at = bisect_right(row, loss)
+    if at == len(row):
+        return LEVELS[-1]
+    share = (loss - row[at - 1]) / (row[at] - row[at - 1])
+    return LEVELS[at - 1] + share * (LEVELS[at] - LEVELS[at - 1])
+
+
 class Forecast(Struct, frozen=True):
     """Where a curve may go: quantiles of the loss at later epochs, never a bare number."""
 
@@ -203,15 +226,7 @@ class Forecast(Struct, frozen=True):
 
     def chance(self, epoch: int, loss: float) -> float:
         """Return the probability that the loss at that epoch is `loss` or lower."""
-        row = self.row(epoch)
-        at = bisect_right(row, loss)
-        if at == 0:
-            return 0.0
-        if at == len(row):
-            return 1.0 if loss > row[-1] else LEVELS[-1]
-        low, high = row[at - 1], row[at]
-        share = (loss - low) / (high - low)
-        return LEVELS[at - 1] + share * (LEVELS[at] - LEVELS[at - 1])
+        return chance_of(self.row(epoch), loss)
 
     def row(self, epoch: int) -> Sequence[float]:
         """Return the quantiles for that epoch."""
