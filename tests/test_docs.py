@@ -112,7 +112,7 @@ def test_every_error_is_explained() -> None:
             assert f"| `{name}` |" in text
 
 
-@pytest.mark.parametrize("name", BUILT_IN["policy"])
+@pytest.mark.parametrize("name", [*BUILT_IN["policy"], "any_of"])
 def test_every_policy_has_a_page_with_the_same_five_headings(name: str) -> None:
     text = read(f"docs/policies/{name}.md")
     assert [line for line in text.splitlines() if line.startswith("## ")] == POLICY_HEADINGS

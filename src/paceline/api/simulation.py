@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from paceline.allocation.speedup import parse_speedup
-from paceline.api.parts import build, parse_part
+from paceline.api.parts import build, joined, parse_part
 from paceline.api.remembering import Remembering
 from paceline.core.decisions import EndCause, Step
 from paceline.core.errors import LogError, SpecError, unknown
@@ -192,7 +192,8 @@ def _spec_of(log: Sequence[Step]) -> StudySpec:
 
 def _default_name(options: Simulation) -> str:
     base = Path(options.source).name.removesuffix(".gz").removesuffix(".jsonl")
-    return f"{base}-{options.policy.partition(':')[0]}-s{options.slots}-{options.seed}"
+    policy = "+".join(each.partition(":")[0] for each in joined(options.policy))
+    return f"{base}-{policy}-s{options.slots}-{options.seed}"
 
 
 class _Simulator:

@@ -59,9 +59,6 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     params: dict[str, Value] = {}
 
     def __str__(self) -> str:
-        several = self.params.get("policies")
-        if self.name == "any_of" and isinstance(several, list):
-            return "+".join(map(str, several))
         params = ",".join(f"{key}={value}" for key, value in self.params.items())
         return f"{self.name}:{params}" if params else self.name
 
