@@ -7,7 +7,6 @@ study file is read and how a study is driven is known elsewhere.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -21,6 +20,7 @@ from paceline.api.durations import seconds_of
 from paceline.cli.completing import complete_part
 from paceline.cli.environment import STORE
 from paceline.cli.options import json_option, part
+from paceline.cli.report import file_name
 from paceline.core.errors import SpecError, StudyTerminated
 
 if TYPE_CHECKING:
@@ -104,11 +104,7 @@ class Showing(NamedTuple):
 
     def report_for(self, study: str) -> str | None:
         """Return where the study's report goes; None: nowhere."""
-        if self.no_report:
-            return None
-        # A study's name may hold what a file's may not.
-        safe = re.sub(r"[^\w.-]+", "-", study).strip(".-")
-        return self.report or f"{safe or 'study'}.html"
+        return None if self.no_report else self.report or file_name(study)
 
 
 @click.command()
