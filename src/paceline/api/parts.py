@@ -32,6 +32,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "hypersched": "paceline.policies.hypersched:HyperSched",
         "kill_below": "paceline.policies.kill_below:KillBelow",
         "median": "paceline.policies.median:Median",
+        "pasha": "paceline.policies.pasha:Pasha",
         "plateau": "paceline.policies.plateau:Plateau",
         "pop": "paceline.policies.pop:Pop",
         "sha": "paceline.policies.sha:Sha",
