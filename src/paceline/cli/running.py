@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from paceline.api.durations import seconds_of
 from paceline.cli.completing import complete_part
 from paceline.cli.environment import STORE
-from paceline.cli.options import json_option, part
+from paceline.cli.options import bounds, json_option, part
 from paceline.cli.report import file_name
 from paceline.core.errors import SpecError, StudyTerminated
 
@@ -57,6 +57,7 @@ FLAGS = (
     Flag("--deadline", duration, "End after this much active time."),
     Flag("--target", float, "End when a trial reports this value."),
     Flag("--over", int, "Ask for the target as the mean of so many reports."),
+    Flag("--range", bounds, "The least and greatest value the metric can have: 0,1."),
     Flag("--policy", part, "Who judges the trials: a name, or name:key=value,…"),
     Flag("--generator", part, "Where configs come from."),
     Flag("--allocator", part, "Who divides the slots."),

@@ -152,14 +152,18 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     @property
     def bounds(self) -> tuple[float, float] | None:
         """The metric's range as losses."""
-        if self.range is None or self.mode == "min":
-            return self.range
-        return (-self.range[1], -self.range[0])
+        return None if self.range is None else bounds_of(self.range, self.mode)
 
 
 def _need(good: bool, label: str, found: object, rule: str) -> None:
     if not good:
         raise SpecError(f"{label}={found!r} cannot be meant: {rule}.")
+
+
+def bounds_of(range_: tuple[float, float], mode: Mode) -> tuple[float, float]:
+    """Turn the range of a metric so that lower is better."""
+    low, high = range_
+    return range_ if mode == "min" else (-high, -low)
 
 
 def finite(value: float | None) -> float | None:
