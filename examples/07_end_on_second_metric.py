@@ -5,6 +5,8 @@ As soon as a trial has one, the study is over: what HyperDrive calls global term
 `python examples/07_end_on_second_metric.py`.
 """
 
+import math
+
 import paceline as pl
 from paceline.core.decisions import End, EndCause
 from paceline.policies.fifo import Fifo
@@ -30,7 +32,9 @@ class GoodAndSmall(Fifo):
 def train(trial):
     state = trial.keep(accuracy=[0.0])
     size_mb = trial["width"] / 16
-    best = 1.0 - 0.5 / trial["width"] - 0.1 * abs(trial["lr"] - 0.1)
+    best = (
+        1.0 - 0.1 * abs(math.log10(trial["lr"] / 0.1)) - 0.02 * abs(math.log2(trial["width"] / 32))
+    )
     for _ in trial.epochs():
         state[0] += 0.3 * (best - state[0])
         trial.report(accuracy=state[0], size_mb=size_mb)
