@@ -32,9 +32,8 @@ class GoodAndSmall(Fifo):
 def train(trial):
     state = trial.keep(accuracy=[0.0])
     size_mb = trial["width"] / 16
-    best = (
-        1.0 - 0.1 * abs(math.log10(trial["lr"] / 0.1)) - 0.02 * abs(math.log2(trial["width"] / 32))
-    )
+    off = abs(math.log10(trial["lr"] / 0.1)) + 0.2 * abs(math.log2(trial["width"] / 32))
+    best = 1.0 - 0.1 * off
     for _ in trial.epochs():
         state[0] += 0.3 * (best - state[0])
         trial.report(accuracy=state[0], size_mb=size_mb)
