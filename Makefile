@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 JOBS ?= auto
 
 .PHONY: setup demo test check bench bench-curves bench-early-term bench-life bench-local bench-peers \
-	bench-policies slow golden train-pfn
+	bench-policies slow golden pictures train-pfn
 
 setup: .venv/ready
 
@@ -61,6 +61,9 @@ bench-local: setup
 
 bench-policies: setup
 	$(BIN)/python -m benchmarks.policies
+
+pictures: setup
+	$(BIN)/python -m benchmarks.pictures
 
 # Minutes on one GPU, where torch sees one; a day on a CPU. Goes on where it was broken off.
 train-pfn: .venv/torch

@@ -10,8 +10,10 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from typing import get_args
+from xml.etree import ElementTree
 
 import pytest
+from benchmarks.pictures import draw
 
 import paceline
 from data_sets import fashion_mnist
@@ -132,6 +134,17 @@ def test_what_a_policy_s_page_says_to_simulate_can_be_simulated(
         # The last of two options counts: a dozen trials show as well that it can be done.
         assert main([*line.split(), "--trials", "12", "--json"]) == 0
     assert '"trials_started":12' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN["policy"], "any_of"])
+def test_every_policy_has_a_picture_on_its_page_and_it_is_true(name: str) -> None:
+    assert f"](pictures/{name}.svg)" in read(f"docs/policies/{name}.md")
+    picture = read(f"docs/policies/pictures/{name}.svg")
+    assert len(picture) <= 30_000
+    ElementTree.fromstring(picture)
+    # A forecast's last digits are the machine's.
+    if name not in ("early_term", "pop"):
+        assert picture == draw(name), "draw it anew with `make pictures`"
 
 
 @pytest.mark.parametrize("kind", ["generator", "allocator", "curve model"])
