@@ -78,8 +78,8 @@ class Pasha(Asha):
 
     def _compare(self, curve: Curve) -> None:
         """Take the curve of a trial that has come to the highest rung."""
-        if not self._top or self._top == len(self._levels) - 1:
-            return
+        if self._top == len(self._levels) - 1:
+            return  # there is no further rung
         for other in self._best:
             if _crossings(curve, other) >= 2:
                 self._noise.add(abs(curve[-1] - other[-1]))
