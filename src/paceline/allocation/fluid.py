@@ -5,6 +5,9 @@ trials are coming everybody gets the least width, a slot or a share of one. `Flu
 once, at a trial's start; `Fluid` decides again whenever something changes, and moves those who run
 only where somebody waits, slots are left over, or the end comes a tenth sooner; `Confidence` weighs
 a trial's work with its chance to win. Fluid: Yu et al., MLSys 2021.
+
+Where there are more trials than slots, sharing one must train more in all. Until that is measured
+one slot is shared as a trial of it, by trials that had one alone before; then all, or none.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 # Those who run are moved against each other only if the last would end so much sooner.
 _SOONER = 1.1
 # Packing that gains less than this in all is not worth its risk.
-_PACKING_GAIN = 1.05
+_PACKING_GAIN = 1.1
 
 
 class FluidStatic:
@@ -39,10 +42,12 @@ class FluidStatic:
         return {} if asking is None else {asking.trial: self._start(asking, demands, study)}
 
     def _start(self, asking: Demand, demands: Demands, study: StudyView) -> float:
-        vessel = _vessel(demands, study)
+        running = list(demands.running())
+        everybody = [asking, *running, *_first(demands, study, len(running) + 1)]
+        crowded = demands.coming or len(everybody) > study.capacity
+        vessel = _vessel(demands, study, crowded=crowded)
         if demands.coming:
             return vessel.least
-        everybody = [asking, *demands.running(), *_first(demands, study)]
         return fill(self._works(everybody, study), vessel)[0] or vessel.least
 
     def _works(self, demands: list[Demand], study: StudyView) -> list[float]:
@@ -56,15 +61,18 @@ class Fluid(FluidStatic):
         if demands.asking is not None:
             return super().place(demands, study)
         running = list(demands.running())
-        waiting = _first(demands, study)
-        vessel = _vessel(demands, study)
+        waiting = _first(demands, study, len(running))
         works = self._works([*running, *waiting], study)
         if demands.coming:
             works.append(sum(works) / len(works))  # the next one should be like the others
-        widths = fill(works, vessel)[: len(running)]
+        crowded = len(works) > study.capacity
+        vessel = _vessel(demands, study, crowded=crowded)
         held = [demand.width for demand in running]
         if vessel.used(held) > vessel.slots:
-            return {}  # slots went away: who must go is not decided here
+            return {}  # slots went away, or are shared no more: who runs comes to its goal
+        if crowded and not demands.measured(1.0 / study.spec.pack):
+            return _experiment(running, study.spec.pack)
+        widths = fill(works, vessel)[: len(running)]
         alone = len(works) == len(running)
         kept = deal(works, held, vessel) if alone else held
         sooner = _SOONER * last(works[: len(running)], widths, vessel)
@@ -101,14 +109,21 @@ class Confidence(Fluid):
         return max(self._least, study.foresight.chance(forecast, forecast.epochs[-1], goal))
 
 
-def _vessel(demands: Demands, study: StudyView) -> Vessel:
-    """Return the slots there are; they are shared only where that trains more in all."""
-    pack, span = study.spec.pack, study.spec.span
-    if pack > 1 and pack * demands.speed(1.0 / pack) < _PACKING_GAIN:
+def _vessel(demands: Demands, study: StudyView, *, crowded: bool) -> Vessel:
+    """Return the slots there are; a crowd shares them only where that trains more in all."""
+    pack, slots = study.spec.pack, study.capacity
+    share = 1.0 / pack
+    gains = demands.measured(share) and pack * demands.speed(share) > _PACKING_GAIN
+    if crowded and not gains:
         pack = 1
-    return Vessel(study.capacity, pack, min(span, study.capacity), demands.speed)
+    return Vessel(slots, pack, min(study.spec.span, slots), demands.speed)
 
 
-def _first(demands: Demands, study: StudyView) -> list[Demand]:
-    """Return those who wait, as many as could ever be served at once."""
-    return list(islice(demands.waiting(), study.capacity * study.spec.pack))
+def _experiment(running: list[Demand], pack: int) -> dict[TrialId, float]:
+    """Return who shares the one slot on which sharing is measured: the first who run."""
+    return {demand.trial: 1.0 / pack for demand in running[:pack]}
+
+
+def _first(demands: Demands, study: StudyView, running: int) -> list[Demand]:
+    """Return those who wait, as many as could be served beside those who run."""
+    return list(islice(demands.waiting(), max(0, study.capacity * study.spec.pack - running)))

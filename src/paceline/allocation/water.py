@@ -58,7 +58,12 @@ def fill(works: Sequence[float], vessel: Vessel) -> list[float]:
             continue  # a shorter one may still find a share of a slot
         whole, shares = more
         widths[at] = width
-    return deal(works, widths, vessel)
+    filled = deal(works, widths, vessel)
+    if len(works) > vessel.slots:
+        return filled
+    # The rule rounds down: where everybody can have a slot, dealing from there may end sooner.
+    slot_each = deal(works, [1.0] * len(works), vessel)
+    return min(filled, slot_each, key=lambda widths: (0.0 in widths, last(works, widths, vessel)))
 
 
 def deal(works: Sequence[float], widths: Sequence[float], vessel: Vessel) -> list[float]:

@@ -149,21 +149,26 @@ class Driver:
         return self.result
 
     def submit(self, trials: Iterable[tuple[Config, int]], watch: Watch | None) -> list[int]:
-        """Have these configs trained, each to its epoch, and return their trials' numbers."""
+        """Have these configs trained, each to its epoch, and return their trials' numbers.
+
+        Those with furthest to go are opened first: what is long and begins last keeps all waiting.
+        """
         assert self._engine is not None
         state, name = self.machine.state, self.spec.name
         first = len(state.trials)
+        group = [(canonical(config), until) for config, until in trials]
+        order = sorted(range(len(group)), key=lambda at: -group[at][1])
         with self._interrupts:
-            group = [(canonical(config), until) for config, until in trials]
-            for number, (config, until) in enumerate(group, 1):
-                more = len(group) - number
+            for more, at in zip(reversed(range(len(group))), order, strict=True):
+                config, until = group[at]
                 event = Submitted(at=self._engine.now, config=config, until=until, more=more)
                 step = self.machine.handle(event)
                 self._store.append(name, [step])
                 self._engine.apply(step)
             opened = state.trials[first:]
             self._run(watch, lambda: not any(t.alive and t.epoch < t.goal for t in opened))
-        return [trial.id for trial in opened]
+        numbers = dict(zip(order, opened, strict=True))
+        return [numbers[at].id for at in range(len(group))]
 
     def _run(self, watch: Watch | None, until: Callable[[], bool] | None = None) -> None:
         assert self._engine is not None

@@ -142,6 +142,10 @@ class Demands(Protocol):
         """How many times as fast as on one slot a trial is at this width, as far as is known."""
         ...
 
+    def measured(self, width: float) -> bool:
+        """Whether that speed rests on more than the prior."""
+        ...
+
 
 class Allocator(Protocol):
     """Turns demands and capacity into widths."""

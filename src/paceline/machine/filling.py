@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 # A generator that proposes only what is already known costs nothing and would never end.
 _MOST_IDLE_OPENS = 1000
+_MOVED = "it goes on at another width"
 
 
 class Decider(Protocol):
@@ -65,13 +66,14 @@ class Filler:
     def fill(self, machine: Decider) -> None:
         """Start whoever the policy picks; what nobody asks for goes to those who run.
 
-        This is the one rule for a free slot: first whom the policy picks, a waiting trial or a new
-        one, at the width the allocator gives; then, if the allocator says so and the move pays,
-        a wider one. If there is no room for a pick, those who are wide may have to make some.
+        This is the one rule for a free slot: first whoever gave one up to move; then whom the
+        policy picks, a waiting trial or a new one, at the width the allocator gives; then, if the
+        allocator says so and the move pays, a wider one. If there is no room for a pick, those who
+        are wide may have to make some.
         """
         state = machine.state
         slots = state.slots
-        launched, pick = False, None
+        launched, pick = self._move(machine), None
         while state.end is None and (slots.idle or slots.partial or state.elastic):
             pick = self._pick(machine)
             room = slots.idle or slots.partial
@@ -81,6 +83,14 @@ class Filler:
         # While a proposal is on its way the slot it is for is not left over.
         if state.elastic and not (launched or state.end or state.questions.awaited):
             self._spread(machine, coming=pick is not None and pick.trial is None)
+
+    def _move(self, machine: Decider) -> bool:
+        """Let those go on who have saved to change their width."""
+        state = machine.state
+        moved = False
+        for number in [number for number in state.moving if number in state.ready]:
+            moved = self._launch(machine, state.trials[number], _MOVED) or moved
+        return moved
 
     def _pick(self, machine: Decider) -> Pick | None:
         state = machine.state
@@ -155,8 +165,11 @@ class Filler:
 
     def _launch(self, machine: Decider, trial: Trial, why: str) -> bool:
         state = machine.state
-        widths = self._allocator.place(_Demands(state, trial, coming=state.new), state)
-        width = _clipped(widths.get(trial.id, 1.0), state)
+        wanted = state.moving.get(trial.id)
+        if wanted is None:
+            widths = self._allocator.place(_Demands(state, trial, coming=state.new), state)
+            wanted = widths.get(trial.id, 1.0)
+        width = _clipped(wanted, state)
         if width > 1.0:
             width = float(min(int(width), max(1, len(state.slots.idle))))
         slots = state.slots.find(width)
@@ -267,7 +280,7 @@ class _Demands:
     def running(self) -> Iterator[Demand]:
         for attempt in self._state.attempts.values():
             if not attempt.halting:
-                width = attempt.width if attempt.wanted is None else attempt.wanted
+                width = self._state.moving.get(attempt.trial.id, attempt.width)
                 yield _Demand(attempt.trial, width, self._state.paces)
 
     def waiting(self) -> Iterator[Demand]:
@@ -278,6 +291,9 @@ class _Demands:
 
     def speed(self, width: float) -> float:
         return self._state.paces.speed(width)
+
+    def measured(self, width: float) -> bool:
+        return width == 1.0 or width in self._state.paces.measured()
 
 
 class _Demand:

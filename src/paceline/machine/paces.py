@@ -1,8 +1,8 @@
 """How fast trials go at each width, and what moving one costs: learned from reports.
 
-Knows durations and widths. What is not measured yet is a stated prior: it
-counts like a few epochs, and measurements outweigh it soon. Speeds are means of logarithms of what
-the same trial took at two widths, so that no noise makes one negative or infinite.
+Knows durations and widths. What is not measured yet is a stated prior, which measurements soon
+outweigh. Speeds are means of logarithms of what the same trial took at two widths, so that no
+noise makes one negative or infinite.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 PARALLEL = 0.94
 # k trials on a slot take 1 + x(k-1) times as long.
 INTERFERENCE = 0.5
-# The prior counts like so many epochs that were measured at both widths.
-_PRIOR_EPOCHS = 3.0
+# The prior counts like so many epochs that were measured at both widths: epochs of one trial differ
+# by a few per cent, and what was thought of its speed by far more.
+_PRIOR_EPOCHS = 0.25
 # One pair of epochs says no more than this about a speed: clocks stop, machines swap.
 _MOST_SAID = math.log(8.0)
 _SHORTEST_S = 1e-9
@@ -153,9 +154,8 @@ class Paces:
         epochs: dict[float, float] = {}
         for pair, (weight, _) in self._pairs.items():
             for width in pair:
-                if width != 1.0 and weight > 0.5:
-                    epochs[width] = epochs.get(width, 0.0) + weight
-        return {width: (self.speed(width), epochs[width]) for width in sorted(epochs)}
+                epochs[width] = epochs.get(width, 0.0) + weight
+        return {width: (self._speeds[width], epochs[width]) for width in sorted(self._speeds)}
 
     def _settle(self) -> None:
         """Work from one slot outwards: each width rests on those nearer to one."""

@@ -61,11 +61,11 @@ def why_narrower(attempt: Attempt, width: float, state: StudyState, whom: str) -
 
 def slots_to_spare(state: StudyState) -> int:
     """Return the idle slots that no trial on the move is about to take."""
-    return len(state.slots.idle) - sum(
-        slots_more(attempt, attempt.wanted, state)
-        for attempt in state.attempts.values()
-        if attempt.wanted is not None
-    )
+    taken = 0
+    for number, width in state.moving.items():
+        attempt = state.trials[number].attempt
+        taken += int(width) if attempt is None else slots_more(attempt, width, state)
+    return len(state.slots.idle) - taken
 
 
 def slots_more(attempt: Attempt, width: float, state: StudyState) -> int:

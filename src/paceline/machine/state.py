@@ -75,8 +75,10 @@ class StudyState:
         self.meter = Meter()
         self.files = Files()
         self.paces = Paces()
-        # Whether trials may have other widths than one slot.
+        # Whether trials may have other widths than one slot; the widths that trials on the move
+        # will go on with.
         self.elastic = False
+        self.moving: dict[TrialId, float] = {}
         self._sign = 1.0
         self._metric = ""
 
@@ -335,6 +337,7 @@ class StudyState:
         self.departed = (*self.departed, trial)
         self.foresight.forget(trial.id)
         self.paces.forget(trial.id)
+        self.moving.pop(trial.id, None)
         if self.spec.saves.collect:
             self.files.suspects[trial.id] = trial
 
@@ -353,6 +356,7 @@ class StudyState:
         if decision.attempt != self.launches:
             raise LogError(f"attempt {decision.attempt} was launched out of turn.")
         self.launches += 1
+        self.moving.pop(decision.trial, None)
         attempt = Attempt(decision.attempt, self.trials[decision.trial], decision.start)
         attempt.source = decision.source
         attempt.goal = decision.goal
@@ -391,7 +395,7 @@ class StudyState:
 
     def _resize(self, decision: d.Resize) -> None:
         attempt = self.attempts[decision.attempt]
-        attempt.wanted = decision.width
+        self.moving[attempt.trial.id] = decision.width
         self._yield(attempt)
 
     def _yield(self, attempt: Attempt) -> None:

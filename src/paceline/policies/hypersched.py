@@ -7,10 +7,11 @@ moved past it. New trials start only while time left >= min(eta · longest trial
 Liaw et al., "HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline", SoCC
 2019. Changed against its code: (1) paused trials are not thrown away when admission closes: a slot
 that nobody else can use goes on with the best of them (`drain`), so that the runner-up is not
-lost; (2) the longest trial is measured in training time, without starts; (3) with `chance`, whoever
-is new or was paused starts only where forecasts give it that chance to beat the best by the
-deadline: a new trial the mean chance of the last twenty at their first rung; where forecasts have
-been worse than the base rate, by the rule alone. Its resizing is the allocator's: `uniform`.
+lost; where trials may span several slots the leaders are widened instead, unless it is said; (2)
+the longest trial is measured in training time, without starts; (3) with `chance`, whoever is new or
+was paused starts only where forecasts give it that chance to beat the best by the deadline: a new
+trial the mean chance of the last twenty at their first rung; where forecasts have been worse than
+the base rate, by the rule alone. Its resizing is the allocator's: `uniform`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class HyperSched:
         *,
         eta: int = 4,
         first: int | None = None,
-        drain: bool = True,
+        drain: bool | None = None,
         chance: float | None = None,
     ) -> None:
         milestones(1 if first is None else first, eta, 1)  # refuses what cannot be meant
@@ -82,6 +83,8 @@ class HyperSched:
 
     def see(self, entry: Entry, study: StudyView) -> None:
         if isinstance(entry, Opened):
+            if self._drain is None:
+                self._drain = entry.spec.span == 1
             first = first_rung(self._first, entry.spec.epochs)
             self._levels = milestones(first, self._eta, entry.spec.epochs)[:-1]
         elif isinstance(entry, Cut | Pause):

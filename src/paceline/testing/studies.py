@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from paceline.allocation.fixed import Fixed
 from paceline.core.decisions import Launch
-from paceline.core.events import ChangeSlots, Command, Ended, Opened, Reported
+from paceline.core.events import ChangeSlots, Command, Ended, Opened, Reported, Submitted
 from paceline.core.ports import Crash, Outcome
 from paceline.core.rng import stream
 from paceline.core.values import Config, Mode, Part, StudySpec
@@ -166,10 +166,28 @@ class Rehearsal:
 
     def run(self, through: Callable[[Engine], Engine] | None = None) -> Rehearsal:
         """Simulate to the end; facts and orders may be led through another engine."""
-        first = self.machine.handle(Opened(at=0.0, spec=self.spec))
-        self.steps.append(first)
-        self.engine.apply(first)
+        self._take(Opened(at=0.0, spec=self.spec))
         return self.go_on(through)
+
+    def train(self, *groups: Sequence[tuple[Config, int]]) -> Rehearsal:
+        """Be an outside tuner: have groups of configs trained, each to its epoch, one by one."""
+        self._take(Opened(at=0.0, spec=self.spec))
+        for event in self.engine.wait() or ():
+            self._take(event)
+        for group in groups:
+            for more, (config, until) in zip(reversed(range(len(group))), group, strict=True):
+                now = self.engine.now
+                self._take(Submitted(at=now, config=canonical(config), until=until, more=more))
+            run(self.machine, self.engine, self._remember, until=self._trained)
+        return self
+
+    def _trained(self) -> bool:
+        return not any(trial.alive and trial.epoch < trial.goal for trial in self.state.trials)
+
+    def _take(self, event: AnyEvent) -> None:
+        step = self.machine.handle(event)
+        self.steps.append(step)
+        self.engine.apply(step)
 
     def resume(self, log: Sequence[Step]) -> Rehearsal:
         """Live through a log again and go on to the end."""
