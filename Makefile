@@ -6,7 +6,7 @@ BIN := .venv/bin
 TORCH ?= torch==2.13.0
 JOBS ?= auto
 
-.PHONY: setup demo test check bench bench-curves bench-early-term bench-life bench-local bench-peers \
+.PHONY: setup demo test check bench bench-allocation bench-curves bench-early-term bench-life bench-local bench-peers \
 	bench-policies slow golden pictures train-pfn
 
 setup: .venv/ready
@@ -51,6 +51,9 @@ bench-peers: setup
 
 bench-early-term: setup
 	$(BIN)/python -m benchmarks.early_term --ensemble cifar10_cnn14
+
+bench-allocation: setup
+	$(BIN)/python -m benchmarks.allocation
 
 bench-curves: setup
 	$(BIN)/python -m benchmarks.curves
