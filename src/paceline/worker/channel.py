@@ -52,6 +52,9 @@ class Begin(Message, frozen=True, kw_only=True):
     # Save when this many times the cost of a save has passed since the last; None: not for that.
     patience: float | None
     width: float
+    # Which of the attempt's processes this is, and the file by which they find each other.
+    rank: int
+    meeting: str
     device: str
     threads: int
     environ: dict[str, str]
@@ -76,6 +79,19 @@ class Best(Message, frozen=True, kw_only=True):
 
 class Release(Message, frozen=True, kw_only=True):
     """There is nothing more to do: unwind and end."""
+
+
+# Between the first process of a wide attempt and the others, besides Release
+
+
+class Reached(Message, frozen=True, kw_only=True):
+    """This process has trained the epoch too."""
+
+
+class Onward(Message, frozen=True, kw_only=True):
+    """Begin the next epoch, by this config."""
+
+    config: Config
 
 
 # From the worker
@@ -124,9 +140,16 @@ class Failed(Message, frozen=True, kw_only=True):
     note: str
 
 
+class Bereft(Message, frozen=True, kw_only=True):
+    """Another process of this attempt is gone; that one, or its end, says why."""
+
+    rank: int
+
+
 ToWorker: TypeAlias = Begin | Order | Best | Release
-FromWorker: TypeAlias = Report | Wrote | Skipped | Spoilt | Done | Failed
-AnyMessage: TypeAlias = ToWorker | FromWorker
+BetweenWorkers: TypeAlias = Reached | Onward
+FromWorker: TypeAlias = Report | Wrote | Skipped | Spoilt | Done | Failed | Bereft
+AnyMessage: TypeAlias = ToWorker | BetweenWorkers | FromWorker
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyMessage)

@@ -23,6 +23,8 @@ from paceline.worker.trial import Trial, Unwind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from paceline.worker.ties import Ties
+
     Train = Callable[[Any], Any]
 
 # How much of a traceback goes with the failure; the whole of it is in the attempt's log.
@@ -51,14 +53,14 @@ def ray_spelled(train: Train) -> bool:
     return needed[0].name in ("config", "cfg", "params")
 
 
-def live(channel: Channel, train: Train) -> int:
+def live(channel: Channel, train: Train, ties: Ties) -> int:
     """Be one attempt; return the process's exit code."""
     begin = channel.receive(wait=True)
     if not isinstance(begin, Begin):
         return 0  # the driver needs nobody any more
     _settle_in(begin)
     try:
-        trial = Trial(begin, channel)
+        trial = Trial(begin, channel, ties)
     except CheckpointError as error:
         channel.send(Spoilt(note=str(error)))
         return 0

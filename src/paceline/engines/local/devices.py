@@ -7,6 +7,7 @@ own. Does not know who holds what.
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -26,6 +27,9 @@ _THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
 )
 
+# The network interface that leads nowhere but here.
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
 
 class Devices(Struct, frozen=True):
     """What slots are made of: `gpus` by their identifiers, or cores where there are none."""
@@ -44,22 +48,23 @@ class Devices(Struct, frozen=True):
         return max(0, min(wanted, len(self.gpus) - held)) if self.gpus else wanted
 
     def threads(self, width: float) -> int:
-        """Return how many threads an attempt of this width may use, so that all fit."""
-        return max(1, int(self.cores * width / max(1, self.slots)))
+        """Return how many threads each process of this width may use, so that all fit."""
+        return max(1, int(self.cores * min(width, 1.0) / max(1, self.slots)))
 
     def thread_limits(self) -> dict[str, str]:
         """Return the variables that keep libraries to one slot's threads."""
         return dict.fromkeys(_THREAD_VARIABLES, str(self.threads(1.0)))
 
-    def variables(self, slots: Sequence[SlotId], width: float) -> dict[str, str]:
-        """Return the variables that keep a process to its devices."""
+    def variables(self, slots: Sequence[SlotId], width: float, rank: int) -> dict[str, str]:
+        """Return the variables that keep the process of this rank to its own device."""
         variables = dict.fromkeys(_THREAD_VARIABLES, str(self.threads(width)))
-        if self.gpus:
-            visible = (self.gpus[slot] for slot in slots if slot < len(self.gpus))
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
-        else:
-            # A study on cores keeps its hands off GPUs that it was not given.
-            variables["CUDA_VISIBLE_DEVICES"] = ""
+        slot = slots[rank]
+        # A study on cores keeps its hands off GPUs that it was not given.
+        visible = self.gpus[slot] if slot < len(self.gpus) else ""
+        variables["CUDA_VISIBLE_DEVICES"] = visible
+        if len(slots) > 1:
+            # All of a gang are on this machine: nobody has to ask what its name resolves to.
+            variables["GLOO_SOCKET_IFNAME"] = variables["NCCL_SOCKET_IFNAME"] = _LOOPBACK
         return variables
 
 

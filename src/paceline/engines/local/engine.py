@@ -22,16 +22,15 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.values import loss_of
 from paceline.engines.local.beside import Beside
+from paceline.engines.local.briefing import Briefing, processes
 from paceline.engines.local.clock import Clock
-from paceline.engines.local.life import Life
+from paceline.engines.local.life import Life, Member
 from paceline.engines.local.past import Past
 from paceline.worker import channel as c
-from paceline.worker.trial import name_of
 from paceline.worker.wire import Exited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from paceline.core.decisions import Step
     from paceline.core.ports import Adviser
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
     from paceline.engines.local.devices import Devices
     from paceline.engines.local.nest import Nest
     from paceline.engines.local.shelf import Shelf
-
-# Saving may take a twentieth of the time, no more: that bounds what a crash costs.
-_SAVE_SHARE = 20.0
 
 
 class Patience(Struct, frozen=True, kw_only=True):
@@ -51,6 +47,9 @@ class Patience(Struct, frozen=True, kw_only=True):
     grace_s: float = 5.0
     # The same when the study is over: its result does not wait.
     last_grace_s: float = 0.1
+    # The same for a gang that has lost one of its processes: whoever waits for that one in an
+    # exchange of gradients hears no signal.
+    gang_grace_s: float = 0.5
     # Without any report for so long an attempt is taken for hanging; None: never.
     hang_s: float | None = None
 
@@ -75,11 +74,12 @@ class LocalEngine:
         self._adviser = adviser
         self._patience = patience or Patience()
         self._shelf = shelf
+        self._briefing = Briefing(spec, devices, shelf)
         self._clock = Clock(began)
         self._applied = -1
         self._configs: list[Config] = []
         self._lives: dict[AttemptId, Life] = {}
-        self._by_worker: dict[int, Life] = {}
+        self._by_worker: dict[int, Member] = {}
         # Of the log that is being resumed.
         self._past = Past()
         # Those who have said that they saved: at their goal they go, unless it is moved on.
@@ -157,16 +157,16 @@ class LocalEngine:
             return
         self._closed = True
         until = self.now + (self._patience.last_grace_s if grace_s is None else grace_s)
-        for life in self._lives.values():
-            self._nest.kill(life.worker, signal.SIGTERM)
+        for worker in self._by_worker:
+            self._nest.kill(worker, signal.SIGTERM)
         try:
             while self._lives and not self._nest.wire.closed and self.now < until:
                 for key, _ in self._selector.select(max(0.0, until - self.now)):
                     self._listen(key.data)
         finally:  # an interrupt ends our patience
-            for life in self._lives.values():
-                self._nest.kill(life.worker, signal.SIGKILL)
-                life.channel.close()
+            for worker, member in self._by_worker.items():
+                self._nest.kill(worker, signal.SIGKILL)
+                member.channel.close()
             self._nest.close(self._patience.last_grace_s)
             self._selector.close()
             self._beside.close()
@@ -187,14 +187,14 @@ class LocalEngine:
         if self._patience.hang_s is not None:
             self._clock.after(self._patience.hang_s / 4, self._look_for_hanging)
 
-    def _listen(self, source: Life | Beside | None) -> None:
+    def _listen(self, source: Member | Beside | None) -> None:
         if source is None:
             for word in self._nest.words():
                 if isinstance(word, Exited):
                     self._exited(word)
             if self._nest.wire.closed and not self._closed:
                 self._bereaved()
-        elif isinstance(source, Life):
+        elif isinstance(source, Member):
             if source.channel.closed:
                 return  # its end was told in this very round
             for message in source.channel.arrived():
@@ -205,7 +205,8 @@ class LocalEngine:
             answer = source.answer()
             self._told.append(replace(answer, at=self._clock.strike()))
 
-    def _hear(self, life: Life, message: c.AnyMessage) -> None:
+    def _hear(self, member: Member, message: c.AnyMessage) -> None:
+        life = member.life
         at = life.heard_at = self._clock.strike()
         match message:
             case c.Report(epoch=epoch, metrics=metrics, seconds=seconds, saved=saved):
@@ -217,7 +218,7 @@ class LocalEngine:
                 if self._better(report):
                     self._spread_best(life)
                 if saved is not None:
-                    self._hear(life, saved)
+                    self._hear(member, saved)
             case c.Wrote(epoch=epoch, seconds=seconds, bytes=size, digest=digest):
                 self._shelf.saved((life.id, epoch), digest)
                 self._told.append(
@@ -234,45 +235,67 @@ class LocalEngine:
             case c.Skipped(epoch=epoch, note=note):
                 self._told.append(e.Missed(at=at, attempt=life.id, epoch=epoch, note=note))
                 self._parked.append(life)
-            case c.Spoilt(note=note):
+            case c.Spoilt(note=note) if life.cause is None:
                 self._told.append(e.Spoiled(at=at, attempt=life.id, note=note))
                 life.cause, life.note = e.Cause.LOST, note
             case c.Done():
-                life.cause = life.cause or e.Cause.FINISHED
-            case c.Failed(note=note) if life.cause is None:
-                life.cause, life.note = e.Cause.FAILED, note
+                member.returned = True
+                if not member.rank:
+                    life.cause = life.cause or e.Cause.FINISHED
+            case c.Bereft(rank=rank):
+                life.bereft(rank)
+            case c.Failed(note=note):
+                life.failed(note)
 
     def _exited(self, word: Exited) -> None:
-        life = self._by_worker.get(word.worker)
-        if life is None:
+        member = self._by_worker.get(word.worker)
+        if member is None:
             self._nest.forget(word.worker)
             return
-        while not life.channel.closed:
+        while not member.channel.closed:
             # Its last words: they were written before it died.
-            for message in life.channel.arrived():
-                self._hear(life, message)
-        self._gone(life, *life.ended(word.status))
+            for message in member.channel.arrived():
+                self._hear(member, message)
+        life = member.life
+        life.leave(member, word.status)
+        self._hang_up(member)
+        if not life.members:
+            self._gone(life)
+        elif life.cause in (e.Cause.FAILED, e.Cause.LOST):
+            self._end(life, self._patience.gang_grace_s)
+        elif life.cause is not None or not member.returned:
+            # The others do the same as it did, in a moment; whoever does not is stuck.
+            self._clock.after(self._patience.grace_s, lambda: self._end_hard(life))
 
     def _bereaved(self) -> None:
         """The nursery was killed, and every worker with it: go on with another."""
         for life in list(self._lives.values()):
-            # Without waiting: nobody is left to end what would hold its channel open.
-            while not life.channel.closed and select.select([life.channel], [], [], 0)[0]:
-                for message in life.channel.arrived():
-                    self._hear(life, message)
-            self._gone(life, life.cause or e.Cause.LOST, life.note or "all workers were killed")
+            for member in life.members:
+                channel = member.channel
+                # Without waiting: nobody is left to end what would hold its channel open.
+                while not channel.closed and select.select([channel], [], [], 0)[0]:
+                    for message in channel.arrived():
+                        self._hear(member, message)
+                self._hang_up(member)
+            if life.cause is None:
+                life.cause, life.note = e.Cause.LOST, "all workers were killed"
+            self._gone(life)
         self._selector.unregister(self._nest.wire.fileno())
         self._nest.revive()
         self._selector.register(self._nest.wire.fileno(), selectors.EVENT_READ, None)
         self._nest.prepare(len(self._slots))
 
-    def _gone(self, life: Life, cause: e.Cause, note: str) -> None:
+    def _hang_up(self, member: Member) -> None:
         with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(life.channel.fileno())
-        life.channel.close()
-        del self._lives[life.id], self._by_worker[life.worker]
-        if cause not in (e.Cause.GOAL, e.Cause.FINISHED):
-            self._shelf.clear(life.id)
+            self._selector.unregister(member.channel.fileno())
+        member.channel.close()
+        del self._by_worker[member.worker]
+
+    def _gone(self, life: Life) -> None:
+        """All processes of an attempt are gone: tell it, once."""
+        del self._lives[life.id]
+        cause, note = life.ended()
+        self._shelf.clear(life.id, told_all=cause in (e.Cause.GOAL, e.Cause.FINISHED))
         at = self._clock.strike()
         self._told.append(e.Ended(at=at, attempt=life.id, cause=cause, note=note))
 
@@ -305,44 +328,18 @@ class LocalEngine:
         self._configs.append(decision.config)
 
     def _launch(self, decision: d.Launch) -> None:
-        worker, channel = self._nest.worker()
-        log = self._shelf.log(decision.attempt)
-        life = Life(decision, worker, channel, log)
+        size = processes(decision)
+        workers = [self._nest.worker()] if size == 1 else self._nest.gang(size)
+        life = Life(decision, workers, self._shelf.log(decision.attempt))
         life.heard_at = self.now
-        self._lives[life.id] = self._by_worker[worker] = life
-        self._selector.register(channel.fileno(), selectors.EVENT_READ, life)
-        channel.send(self._begin(decision, log))
-        self._nest.prepare(1)
-
-    def _begin(self, decision: d.Launch, log: Path) -> c.Begin:
-        spec, config = self._spec, self._configs[decision.trial]
-        seed = config.get("seed")
-        checkpoint, digest = None, ""
-        if decision.source is not None:
-            name = (decision.source, decision.start)
-            checkpoint, digest = name_of(*name), self._shelf.digest(name)
-        return c.Begin(
-            attempt=decision.attempt,
-            trial=decision.trial,
-            config=config,
-            epochs=spec.epochs,
-            start=decision.start,
-            goal=decision.goal,
-            save_at=decision.save_at,
-            seed=seed if isinstance(seed, int) else spec.seed,
-            folder=str(self._shelf.checkpoints),
-            checkpoint=checkpoint,
-            digest=digest,
-            metric=spec.metric,
-            sign=spec.sign,
-            best=self._best,
-            patience=_SAVE_SHARE,
-            width=decision.width,
-            device=self._devices.device,
-            threads=self._devices.threads(decision.width),
-            environ=self._devices.variables(decision.slots, decision.width),
-            log=str(log),
-        )
+        self._lives[life.id] = life
+        begins = self._briefing.of(decision, self._configs[decision.trial], self._best)
+        for member, begin in zip(life.members, begins, strict=True):
+            self._by_worker[member.worker] = member
+            self._selector.register(member.channel.fileno(), selectors.EVENT_READ, member)
+            member.channel.send(begin)
+        if size == 1:
+            self._nest.prepare(1)
 
     def _amend(self, decision: d.Amend) -> None:
         life = self._lives.get(decision.attempt)
@@ -350,7 +347,7 @@ class LocalEngine:
             return
         life.version = decision.version
         life.goal = decision.goal
-        life.channel.send(
+        life.say(
             c.Order(
                 version=decision.version,
                 config=self._configs[decision.trial],
@@ -364,7 +361,7 @@ class LocalEngine:
         # After its last epoch it goes on to whatever the function does then, and ends by itself.
         if life.cause is None and life.goal <= life.epoch < self._spec.epochs:
             life.cause = e.Cause.GOAL
-            life.channel.send(c.Release())
+            life.say(c.Release())
 
     def _halt(self, decision: d.Halt) -> None:
         life = self._lives.get(decision.attempt)
@@ -372,14 +369,19 @@ class LocalEngine:
             life.cause = e.Cause.HALTED
             self._end(life)
 
-    def _end(self, life: Life) -> None:
-        """End a worker softly, and hard if it does not go."""
-        self._nest.kill(life.worker, signal.SIGTERM)
-        self._clock.after(self._patience.grace_s, lambda: self._end_hard(life))
+    def _end(self, life: Life, grace_s: float | None = None) -> None:
+        """End an attempt's processes softly, and hard if they do not go."""
+        for member in life.members:
+            self._nest.kill(member.worker, signal.SIGTERM)
+        grace = self._patience.grace_s if grace_s is None else grace_s
+        self._clock.after(grace, lambda: self._end_hard(life))
 
     def _end_hard(self, life: Life) -> None:
-        if life.id in self._lives:
-            self._nest.kill(life.worker, signal.SIGKILL)
+        if life.members and life.cause is None:
+            life.cause, life.note = e.Cause.FAILED, "one of its processes left before the others"
+        life.killed = True
+        for member in life.members:
+            self._nest.kill(member.worker, signal.SIGKILL)
 
     def _wake_at(self, decision: d.WakeAt) -> None:
         woke = e.Woke(at=decision.at, trial=decision.trial)
