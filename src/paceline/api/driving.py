@@ -24,9 +24,10 @@ from paceline.core.errors import SpecError, StudyFailed, StudyTerminated
 from paceline.core.events import FORMAT, Opened, Resumed, Submitted
 from paceline.engines.advice import Advice
 from paceline.engines.local.devices import find_devices
-from paceline.engines.local.engine import LocalEngine, Patience
+from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.nest import Nest
 from paceline.engines.local.shelf import Shelf
+from paceline.engines.local.staff import Patience
 from paceline.engines.loop import run
 from paceline.machine.machine import Machine
 from paceline.plan.settings import canonical

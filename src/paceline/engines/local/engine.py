@@ -1,57 +1,39 @@
 """The local engine: attempts as processes on this machine, their reports as facts.
 
-Knows the wall clock, workers and their channels, and when to lose patience with one. The same
-decisions go in and the same kinds of facts come out as in the simulator. Nothing here decides
-anything: it carries out, and tells.
+Knows the wall clock, what workers say and what it means for the study. The same decisions go in and
+the same kinds of facts come out as in the simulator. Nothing here decides anything: it carries out,
+and tells.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import select
 import selectors
-import signal
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.values import loss_of
 from paceline.engines.local.beside import Beside
-from paceline.engines.local.briefing import Briefing, processes
+from paceline.engines.local.briefing import Briefing
 from paceline.engines.local.clock import Clock
-from paceline.engines.local.life import Life, Member
 from paceline.engines.local.past import Past
+from paceline.engines.local.staff import Patience, Staff
 from paceline.worker import channel as c
-from paceline.worker.wire import Exited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from paceline.core.decisions import Step
     from paceline.core.ports import Adviser
-    from paceline.core.values import AttemptId, Config, StudySpec
+    from paceline.core.values import Config, StudySpec
     from paceline.engines.local.devices import Devices
+    from paceline.engines.local.life import Life, Member
     from paceline.engines.local.nest import Nest
     from paceline.engines.local.shelf import Shelf
-
-
-class Patience(Struct, frozen=True, kw_only=True):
-    """How long the engine waits for workers, in seconds."""
-
-    # From a soft end to a hard one.
-    grace_s: float = 5.0
-    # The same when the study is over: its result does not wait.
-    last_grace_s: float = 0.1
-    # The same for a gang that has lost one of its processes: whoever waits for that one in an
-    # exchange of gradients hears no signal.
-    gang_grace_s: float = 0.5
-    # Without any report for so long an attempt is taken for hanging; None: never.
-    hang_s: float | None = None
 
 
 class LocalEngine:
@@ -69,7 +51,6 @@ class LocalEngine:
         began: float | None = None,
     ) -> None:
         self._spec = spec
-        self._nest = nest
         self._devices = devices
         self._adviser = adviser
         self._patience = patience or Patience()
@@ -78,8 +59,7 @@ class LocalEngine:
         self._clock = Clock(began)
         self._applied = -1
         self._configs: list[Config] = []
-        self._lives: dict[AttemptId, Life] = {}
-        self._by_worker: dict[int, Member] = {}
+        self._staff = Staff(nest, self._clock, self._patience)
         # Of the log that is being resumed.
         self._past = Past()
         # Those who have said that they saved: at their goal they go, unless it is moved on.
@@ -90,10 +70,9 @@ class LocalEngine:
         self._told: deque[e.AnyEvent] = deque()
         self._opened = self._closed = False
         self._beside = Beside()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(nest.wire.fileno(), selectors.EVENT_READ, None)
+        self._selector = self._staff.selector
         self._selector.register(self._beside.fileno(), selectors.EVENT_READ, self._beside)
-        nest.prepare(devices.slots)
+        self._staff.prepare(devices.slots)
 
     # The port
 
@@ -157,20 +136,14 @@ class LocalEngine:
             return
         self._closed = True
         until = self.now + (self._patience.last_grace_s if grace_s is None else grace_s)
-        for worker in self._by_worker:
-            self._nest.kill(worker, signal.SIGTERM)
+        self._staff.end_all()
         try:
-            while self._lives and not self._nest.wire.closed and self.now < until:
+            while self._staff.lives and not self._staff.orphaned and self.now < until:
                 for key, _ in self._selector.select(max(0.0, until - self.now)):
                     self._listen(key.data)
         finally:  # an interrupt ends our patience
-            for worker, member in self._by_worker.items():
-                self._nest.kill(worker, signal.SIGKILL)
-                member.channel.close()
-            self._nest.close(self._patience.last_grace_s)
-            self._selector.close()
+            self._staff.close()
             self._beside.close()
-            self._lives.clear()
             self._told.clear()
 
     # Facts
@@ -188,24 +161,17 @@ class LocalEngine:
             self._clock.after(self._patience.hang_s / 4, self._look_for_hanging)
 
     def _listen(self, source: Member | Beside | None) -> None:
-        if source is None:
-            for word in self._nest.words():
-                if isinstance(word, Exited):
-                    self._exited(word)
-            if self._nest.wire.closed and not self._closed:
-                self._bereaved()
-        elif isinstance(source, Member):
-            if source.channel.closed:
-                return  # its end was told in this very round
-            for message in source.channel.arrived():
-                self._hear(source, message)
-            if source.channel.closed:
-                self._selector.unregister(source.channel.fileno())
-        else:
+        if isinstance(source, Beside):
             answer = source.answer()
             self._told.append(replace(answer, at=self._clock.strike()))
+            return
+        self._staff.listen(source, self)
+        if self._staff.orphaned and not self._closed:
+            self._staff.revive(self)
+            self._staff.prepare(len(self._slots))
 
-    def _hear(self, member: Member, message: c.AnyMessage) -> None:
+    def hear(self, member: Member, message: c.AnyMessage) -> None:
+        """A process said something."""
         life = member.life
         at = life.heard_at = self._clock.strike()
         match message:
@@ -218,7 +184,7 @@ class LocalEngine:
                 if self._better(report):
                     self._spread_best(life)
                 if saved is not None:
-                    self._hear(member, saved)
+                    self.hear(member, saved)
             case c.Wrote(epoch=epoch, seconds=seconds, bytes=size, digest=digest):
                 self._shelf.saved((life.id, epoch), digest)
                 self._told.append(
@@ -247,53 +213,8 @@ class LocalEngine:
             case c.Failed(note=note):
                 life.failed(note)
 
-    def _exited(self, word: Exited) -> None:
-        member = self._by_worker.get(word.worker)
-        if member is None:
-            self._nest.forget(word.worker)
-            return
-        while not member.channel.closed:
-            # Its last words: they were written before it died.
-            for message in member.channel.arrived():
-                self._hear(member, message)
-        life = member.life
-        life.leave(member, word.status)
-        self._hang_up(member)
-        if not life.members:
-            self._gone(life)
-        elif life.cause in (e.Cause.FAILED, e.Cause.LOST):
-            self._end(life, self._patience.gang_grace_s)
-        elif life.cause is not None or not member.returned:
-            # The others do the same as it did, in a moment; whoever does not is stuck.
-            self._clock.after(self._patience.grace_s, lambda: self._end_hard(life))
-
-    def _bereaved(self) -> None:
-        """The nursery was killed, and every worker with it: go on with another."""
-        for life in list(self._lives.values()):
-            for member in life.members:
-                channel = member.channel
-                # Without waiting: nobody is left to end what would hold its channel open.
-                while not channel.closed and select.select([channel], [], [], 0)[0]:
-                    for message in channel.arrived():
-                        self._hear(member, message)
-                self._hang_up(member)
-            if life.cause is None:
-                life.cause, life.note = e.Cause.LOST, "all workers were killed"
-            self._gone(life)
-        self._selector.unregister(self._nest.wire.fileno())
-        self._nest.revive()
-        self._selector.register(self._nest.wire.fileno(), selectors.EVENT_READ, None)
-        self._nest.prepare(len(self._slots))
-
-    def _hang_up(self, member: Member) -> None:
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(member.channel.fileno())
-        member.channel.close()
-        del self._by_worker[member.worker]
-
-    def _gone(self, life: Life) -> None:
+    def gone(self, life: Life) -> None:
         """All processes of an attempt are gone: tell it, once."""
-        del self._lives[life.id]
         cause, note = life.ended()
         self._shelf.clear(life.id, told_all=cause in (e.Cause.GOAL, e.Cause.FINISHED))
         at = self._clock.strike()
@@ -308,18 +229,18 @@ class LocalEngine:
 
     def _spread_best(self, source: Life) -> None:
         assert self._best is not None
-        for life in self._lives.values():
+        for life in self._staff.lives.values():
             if life is not source:
                 life.tell_best(self._best)
 
     def _look_for_hanging(self) -> None:
         limit = self._patience.hang_s
         assert limit is not None
-        for life in self._lives.values():
+        for life in self._staff.lives.values():
             if life.cause is None and self.now - life.heard_at > limit:
                 life.cause = e.Cause.FAILED
                 life.note = f"it said nothing for {limit:g} s"
-                self._end(life)
+                self._staff.end(life)
         self._clock.after(limit / 4, self._look_for_hanging)
 
     # Decisions
@@ -328,21 +249,11 @@ class LocalEngine:
         self._configs.append(decision.config)
 
     def _launch(self, decision: d.Launch) -> None:
-        size = processes(decision)
-        workers = [self._nest.worker()] if size == 1 else self._nest.gang(size)
-        life = Life(decision, workers, self._shelf.log(decision.attempt))
-        life.heard_at = self.now
-        self._lives[life.id] = life
         begins = self._briefing.of(decision, self._configs[decision.trial], self._best)
-        for member, begin in zip(life.members, begins, strict=True):
-            self._by_worker[member.worker] = member
-            self._selector.register(member.channel.fileno(), selectors.EVENT_READ, member)
-            member.channel.send(begin)
-        if size == 1:
-            self._nest.prepare(1)
+        self._staff.hire(decision, begins, self._shelf.log(decision.attempt))
 
     def _amend(self, decision: d.Amend) -> None:
-        life = self._lives.get(decision.attempt)
+        life = self._staff.lives.get(decision.attempt)
         if life is None or decision.version <= life.version:
             return
         life.version = decision.version
@@ -364,24 +275,10 @@ class LocalEngine:
             life.say(c.Release())
 
     def _halt(self, decision: d.Halt) -> None:
-        life = self._lives.get(decision.attempt)
+        life = self._staff.lives.get(decision.attempt)
         if life is not None and life.cause is None:
             life.cause = e.Cause.HALTED
-            self._end(life)
-
-    def _end(self, life: Life, grace_s: float | None = None) -> None:
-        """End an attempt's processes softly, and hard if they do not go."""
-        for member in life.members:
-            self._nest.kill(member.worker, signal.SIGTERM)
-        grace = self._patience.grace_s if grace_s is None else grace_s
-        self._clock.after(grace, lambda: self._end_hard(life))
-
-    def _end_hard(self, life: Life) -> None:
-        if life.members and life.cause is None:
-            life.cause, life.note = e.Cause.FAILED, "one of its processes left before the others"
-        life.killed = True
-        for member in life.members:
-            self._nest.kill(member.worker, signal.SIGKILL)
+            self._staff.end(life)
 
     def _wake_at(self, decision: d.WakeAt) -> None:
         woke = e.Woke(at=decision.at, trial=decision.trial)
@@ -395,7 +292,7 @@ class LocalEngine:
         fresh = max(self._slots, default=-1) + 1
         more = self._devices.more(len(self._slots), decision.slots)
         self._slots += range(fresh, fresh + more)
-        self._nest.prepare(more)
+        self._staff.prepare(more)
         at = self._clock.strike()
         self._told.append(e.CapacityChanged(at=at, slots=tuple(self._slots)))
 

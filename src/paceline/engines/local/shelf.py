@@ -6,6 +6,7 @@ when they are dropped, and swept away when no log names them.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,8 @@ class Shelf:
 
     def clear(self, attempt: AttemptId, *, told_all: bool) -> None:
         """Delete what an attempt that is gone has written, whole or in part, and never told."""
-        self.meeting(attempt).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # most meet nobody
+            self.meeting(attempt).unlink()
         if told_all:
             return
         for path in self.checkpoints.glob(f"*{attempt}-*"):
