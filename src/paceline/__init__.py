@@ -107,6 +107,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "integrations":
+        return import_module("paceline.integrations")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
