@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
+from live_kit import Running, study_file, wait_for
 from paceline.core import events as e
 from paceline.testing.hand import FAR, Advising, Hand, amend, halt, opened
 from test_local_engine import children, gone, local
@@ -235,6 +237,36 @@ def test_a_gang_and_its_nursery_killed_costs_no_retry(
     os.kill(nursery, signal.SIGKILL)
     assert hand.until_ended(0).cause is e.Cause.LOST
     assert gone(everybody)
+
+
+GANG_STUDY = """
+import os
+from pathlib import Path
+
+import paceline as pl
+
+
+def train(trial):
+    for epoch in trial.epochs():
+        trial.report(loss=1.0)
+        (Path(__file__).parent / f"rank-{trial.rank}").write_text(f"{os.getpid()}\\n")
+
+
+pl.tune(
+    train, space={"a": pl.choice([1])}, metric="loss", mode="min", epochs=10**9, policy="fifo",
+    generator="random", trials=1, slots="cpu:2", span=2, share=False,
+)
+"""
+
+
+def test_a_gang_does_not_survive_its_driver(tmp_path: Path) -> None:
+    script = study_file(tmp_path, "gang.py", GANG_STUDY)
+    with Running(tmp_path, sys.executable, script) as driver:
+        wait_for(lambda: len(list(tmp_path.glob("rank-*"))) == 2)
+        wait_for(lambda: all(path.stat().st_size for path in tmp_path.glob("rank-*")))
+        everybody = pids(tmp_path)
+        driver.signal(signal.SIGKILL)
+        assert gone(everybody)
 
 
 def test_each_process_of_a_gang_draws_its_own_numbers_and_the_same_after_a_pause(

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from paceline import integrations as integrations
     from paceline.api.results import Result, SavedCheckpoint, TrialResult
     from paceline.api.simulation import SimResult, Simulation
     from paceline.api.study import Study, tune

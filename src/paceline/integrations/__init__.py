@@ -6,6 +6,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paceline.integrations import torch as torch
 
 _MODULES = ("torch",)
 
