@@ -53,6 +53,8 @@ class Options(TypedDict, total=False):
     # At most so many slots for one trial, at most so many trials on one slot.
     span: int
     pack: int
+    # Let trials that share a GPU run at the same time, by NVIDIA's service. By default where it is.
+    mps: bool
     seed: int
     # Where the study is kept, so that it survives its driver: a name and a store.
     name: str

@@ -141,7 +141,7 @@ class Filler:
     def _launch(self, machine: Decider, trial: Trial, why: str) -> bool:
         state = machine.state
         widths = self._allocator.place(_Demands(state, trial), state)
-        width = _clipped(widths.get(trial.id, 1.0), state)
+        width = _clipped(_roomy(widths.get(trial.id, 1.0), trial, state), state)
         slots = state.slots.find(width)
         if slots is None:
             return False
@@ -163,7 +163,7 @@ class Filler:
             attempt = trial.attempt
             if attempt is None or attempt.trial is not trial or attempt.yielding:
                 continue
-            width = _clipped(wanted, state)
+            width = _clipped(_roomy(wanted, trial, state), state)
             if width != attempt.width and not attempt.halting:
                 why = f"the allocator gives it width {width:g} instead of {attempt.width:g}"
                 machine.decide(d.Resize(attempt=attempt.id, width=width, why=why))
@@ -252,6 +252,11 @@ class _Demand:
     def epoch_s(self) -> float | None:
         seconds = self._trial.seconds
         return sum(seconds) / len(seconds) if seconds else None
+
+
+def _roomy(width: float, trial: Trial, state: StudyState) -> float:
+    """Return the width, or what the trial's memory needs; unmeasured, as much as any other's."""
+    return max(width, trial.least or state.least)
 
 
 def _clipped(width: float, state: StudyState) -> float:

@@ -55,6 +55,8 @@ class Begin(Message, frozen=True, kw_only=True):
     # Which of the attempt's processes this is, and the file by which they find each other.
     rank: int
     meeting: str
+    # What its slot has of memory; 0: nobody wants to know what share of it is taken.
+    slot_bytes: int
     device: str
     threads: int
     environ: dict[str, str]
@@ -122,6 +124,8 @@ class Report(Message, frozen=True, kw_only=True):
     # What came of its checkpoint, where that was saved before the epoch was told: one message, so
     # that nobody ever knows the one and not the other.
     saved: Wrote | Skipped | None = None
+    # The share of its slot's memory that it holds, told once.
+    memory: float = 0.0
 
 
 class Spoilt(Message, frozen=True, kw_only=True):
@@ -138,6 +142,8 @@ class Failed(Message, frozen=True, kw_only=True):
     """The training function raised."""
 
     note: str
+    # It ran out of memory.
+    starved: bool = False
 
 
 class Bereft(Message, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.errors import CheckpointError, SpecError
 from paceline.worker.channel import Begin, Channel, Done, Failed, Spoilt
 from paceline.worker.keeping import seed_everything
+from paceline.worker.memory import ran_out
 from paceline.worker.ray_style import running
 from paceline.worker.trial import Trial, Unwind
 
@@ -70,7 +71,7 @@ def live(channel: Channel, train: Train, ties: Ties) -> int:
         return 0
     except BaseException as error:
         traceback.print_exc()
-        channel.send(Failed(note=_tail(error)))
+        channel.send(Failed(note=_tail(error), starved=ran_out(error)))
         return 1
     finally:
         for stream in (sys.stdout, sys.stderr):

@@ -28,6 +28,7 @@ from paceline.worker.channel import (
     Wrote,
 )
 from paceline.worker.keeping import Keeper, seed_everything
+from paceline.worker.memory import taken
 from paceline.worker.ties import Ties, seed_of
 
 if TYPE_CHECKING:
@@ -198,7 +199,15 @@ class Trial:
         # move the goal on.
         precious = self._done == self._begin.epochs or (possible and better)
         saved = self._save(files) if precious else None
-        self._channel.send(Report(epoch=self._done, metrics=settled, seconds=seconds, saved=saved))
+        self._channel.send(
+            Report(
+                epoch=self._done,
+                metrics=settled,
+                seconds=seconds,
+                saved=saved,
+                memory=self._memory(),
+            )
+        )
         if not precious:
             self._hear()
             ordered = self._done >= self._goal or self._done in self._save_at
@@ -224,6 +233,13 @@ class Trial:
     def restored_files(self) -> dict[str, bytes] | None:
         """Return the files that a checkpoint in Ray's spelling holds."""
         return self._files
+
+    def _memory(self) -> float:
+        """Return the share of its slot's memory that the first epoch has taken; later 0."""
+        slot = self._begin.slot_bytes
+        if not slot or self._done != self._begin.start + 1:
+            return 0.0
+        return taken(self.device) / slot
 
     def _due(self) -> bool:
         patience = self._begin.patience

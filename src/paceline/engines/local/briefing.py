@@ -61,6 +61,7 @@ class Briefing:
                 width=launch.width,
                 rank=rank,
                 meeting=meeting,
+                slot_bytes=devices.slot_bytes(launch.slots[rank]) if spec.pack > 1 else 0,
                 device=devices.device,
                 threads=devices.threads(launch.width),
                 environ=devices.variables(launch.slots, launch.width, rank),

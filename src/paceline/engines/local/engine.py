@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from paceline.engines.local.nest import Nest
     from paceline.engines.local.shelf import Shelf
 
+_GPU_GONE = "its GPU is gone"
+
 
 class LocalEngine:
     """Carries decisions out on this machine."""
@@ -67,6 +69,8 @@ class LocalEngine:
         # The best loss so far: whoever beats it saves at once.
         self._best: float | None = None
         self._slots = list(range(devices.slots))
+        # Slots whose GPUs were there and cannot be found any more.
+        self._lost: set[int] = set()
         self._told: deque[e.AnyEvent] = deque()
         self._opened = self._closed = False
         self._beside = Beside()
@@ -157,6 +161,8 @@ class LocalEngine:
             self._told.append(e.Ended(at=self.now, attempt=attempt, cause=e.Cause.LOST, note=note))
         for ask in past.asked.values():
             _ACT[type(ask)](self, ask)
+        if self._devices.gpus:
+            self._clock.after(self._patience.look_s, self._keep_looking)
         if self._patience.hang_s is not None:
             self._clock.after(self._patience.hang_s / 4, self._look_for_hanging)
 
@@ -175,10 +181,15 @@ class LocalEngine:
         life = member.life
         at = life.heard_at = self._clock.strike()
         match message:
-            case c.Report(epoch=epoch, metrics=metrics, seconds=seconds, saved=saved):
+            case c.Report(epoch=epoch, saved=saved):
                 life.epoch = epoch
                 report = e.Reported(
-                    at=at, attempt=life.id, epoch=epoch, metrics=metrics, seconds=seconds
+                    at=at,
+                    attempt=life.id,
+                    epoch=epoch,
+                    metrics=message.metrics,
+                    seconds=message.seconds,
+                    memory=message.memory,
                 )
                 self._told.append(report)
                 if self._better(report):
@@ -210,15 +221,37 @@ class LocalEngine:
                     life.cause = life.cause or e.Cause.FINISHED
             case c.Bereft(rank=rank):
                 life.bereft(rank)
-            case c.Failed(note=note):
-                life.failed(note)
+            case c.Failed(note=note, starved=starved):
+                life.failed(note, starved=starved)
 
     def gone(self, life: Life) -> None:
         """All processes of an attempt are gone: tell it, once."""
+        if life.cause is e.Cause.FAILED and self._devices.gpus:
+            self._look_at_gpus()
+            if not self._lost.isdisjoint(life.slots):
+                life.cause, life.note = e.Cause.LOST, _GPU_GONE
         cause, note = life.ended()
         self._shelf.clear(life.id, told_all=cause in (e.Cause.GOAL, e.Cause.FINISHED))
         at = self._clock.strike()
         self._told.append(e.Ended(at=at, attempt=life.id, cause=cause, note=note))
+
+    def _look_at_gpus(self) -> None:
+        """Find out which GPUs are gone, or back: their slots, and who trains there, with them."""
+        missing = self._devices.missing()
+        gone = missing.intersection(self._slots)
+        back = self._lost - missing
+        self._slots = sorted({*self._slots, *back} - gone)
+        self._lost = (self._lost | gone) - back
+        if gone or back:
+            self._tell_slots()
+        for life in self._staff.lives.values():
+            if life.cause is None and not gone.isdisjoint(life.slots):
+                life.cause, life.note = e.Cause.LOST, _GPU_GONE
+                self._staff.end(life)
+
+    def _keep_looking(self) -> None:
+        self._look_at_gpus()
+        self._clock.after(self._patience.look_s, self._keep_looking)
 
     def _better(self, report: e.Reported) -> bool:
         loss = loss_of(report.metrics.get(self._spec.metric), self._spec.sign)
@@ -289,10 +322,15 @@ class LocalEngine:
             self._shelf.drop(name)
 
     def _provide(self, decision: d.Provide) -> None:
-        fresh = max(self._slots, default=-1) + 1
-        more = self._devices.more(len(self._slots), decision.slots)
-        self._slots += range(fresh, fresh + more)
-        self._staff.prepare(more)
+        # Whoever still stands on a slot that is given up makes it no free one.
+        used = {slot for life in self._staff.lives.values() for slot in life.slots}
+        used |= {*self._slots, *self._devices.missing()}
+        more = self._devices.more(used, decision.slots)
+        self._slots += more
+        self._staff.prepare(len(more))
+        self._tell_slots()
+
+    def _tell_slots(self) -> None:
         at = self._clock.strike()
         self._told.append(e.CapacityChanged(at=at, slots=tuple(self._slots)))
 

@@ -91,10 +91,12 @@ class Life:
             self.cause = Cause.FAILED
             self._missing = f"process {rank} of its {self._size} left before the others"
 
-    def failed(self, note: str) -> None:
+    def failed(self, note: str, *, starved: bool) -> None:
         """One of its processes raised an error; the first to tell is told."""
         if self.cause is None or (self._missing and not self.note):
-            self.cause, self.note = Cause.FAILED, note
+            # Who shared its slot may be blameless.
+            crowded = starved and self.width < 1.0
+            self.cause, self.note = Cause.CROWDED if crowded else Cause.FAILED, note
 
     def leave(self, member: Member, status: int) -> None:
         """One of its processes is gone with this status; some of that is the attempt's end."""
@@ -103,9 +105,9 @@ class Life:
             return
         if status < 0 and (self.cause is None or -status != signal.SIGTERM):
             # What others say, that they lost a peer, comes second.
-            self._died(member, f"was ended by {_named(-status)}")
+            self._died(member, status)
         elif self.cause is None and (status or not member.rank):
-            self._died(member, f"exited with code {status}")
+            self._died(member, status)
 
     def ended(self) -> tuple[Cause, str]:
         """Return how it ended, now that all its processes are gone."""
@@ -125,10 +127,14 @@ class Life:
             return ""
         return "\n".join(text.rstrip().splitlines()[-_TAIL_LINES:])
 
-    def _died(self, member: Member, how: str) -> None:
+    def _died(self, member: Member, status: int) -> None:
+        how = f"was ended by {_named(-status)}" if status < 0 else f"exited with code {status}"
         who = "its process" if self._size == 1 else f"process {member.rank} of its {self._size}"
         tail = self.tail()
         self.cause = Cause.FAILED
+        if status == -signal.SIGKILL and self.width < 1.0:
+            # The kernel's way to say that there is no memory left: the whole slot is worth a try.
+            self.cause = Cause.CROWDED
         self.note = f"{who} {how}; its output ends:\n{tail}" if tail else f"{who} {how}"
 
 

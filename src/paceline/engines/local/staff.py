@@ -42,6 +42,8 @@ class Patience(Struct, frozen=True, kw_only=True):
     gang_grace_s: float = 0.5
     # Without any report for so long an attempt is taken for hanging; None: never.
     hang_s: float | None = None
+    # How often it looks whether its GPUs are still there.
+    look_s: float = 10.0
 
 
 class Owner(Protocol):
