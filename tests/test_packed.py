@@ -135,6 +135,8 @@ def test_memory_is_told_with_the_first_report_where_trials_may_share(pack: int) 
     [
         (MemoryError(), True),
         (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"), True),
+        (OSError(12, "Cannot allocate memory"), True),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (ValueError("memory"), False),
     ],

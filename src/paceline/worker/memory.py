@@ -10,6 +10,9 @@ import os
 import sys
 from contextlib import suppress
 
+# What CUDA, torch on the CPU and the system say.
+_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
+
 
 def taken(device: str) -> int:
     """Return the bytes this process holds of its device's memory; 0 where nobody can tell."""
@@ -28,4 +31,4 @@ def ran_out(error: BaseException) -> bool:
     """Say whether an error means that there was no memory left, on the machine or on a GPU."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return "out of memory" in str(error).lower()
+    return any(words in str(error).lower() for words in _WORDS)

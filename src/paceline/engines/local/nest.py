@@ -35,7 +35,10 @@ class Nest:
         ray_spelled(train)  # refuses a function that no trial can be given to
         self._body = _pickled(train)
         self._name = getattr(train, "__name__", "the training function")
-        self._environ = {**os.environ, **environ}
+        # Whoever asks torch for GPUs while the function is loaded must not start CUDA by that: in
+        # workers that are forked afterwards it would not work.
+        cuda = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        self._environ = {**cuda, **os.environ, **environ}
         self._workers = 0
         # Workers that were made ahead and wait to hear what to be.
         self._spares: dict[int, Channel] = {}
