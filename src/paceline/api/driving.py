@@ -162,14 +162,16 @@ class Driver:
         state, name = self.machine.state, self.spec.name
         first = len(state.trials)
         with self._interrupts:
-            for config, until in trials:
-                event = Submitted(at=self._engine.now, config=canonical(config), until=until)
+            group = [(canonical(config), until) for config, until in trials]
+            for number, (config, until) in enumerate(group, 1):
+                more = len(group) - number
+                event = Submitted(at=self._engine.now, config=config, until=until, more=more)
                 step = self.machine.handle(event)
                 self._store.append(name, [step])
                 self._engine.apply(step)
-            group = state.trials[first:]
-            self._run(watch, lambda: not any(t.alive and t.epoch < t.goal for t in group))
-        return [trial.id for trial in group]
+            opened = state.trials[first:]
+            self._run(watch, lambda: not any(t.alive and t.epoch < t.goal for t in opened))
+        return [trial.id for trial in opened]
 
     def _run(self, watch: Watch | None, until: Callable[[], bool] | None = None) -> None:
         assert self._engine is not None

@@ -50,7 +50,13 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "tpe": "paceline.generators.optuna:Tpe",
     },
     "allocator": {
+        "confidence": "paceline.allocation.fluid:Confidence",
         "fixed": "paceline.allocation.fixed:Fixed",
+        "fluid": "paceline.allocation.fluid:Fluid",
+        "fluid_static": "paceline.allocation.fluid:FluidStatic",
+        "softmax": "paceline.allocation.leaders:Softmax",
+        "top": "paceline.allocation.leaders:Top",
+        "uniform": "paceline.allocation.leaders:Uniform",
     },
     "curve model": {
         "ensemble": "paceline.curves.ensemble:Ensemble",

@@ -169,6 +169,8 @@ class Submitted(Event, frozen=True, kw_only=True):
 
     config: Config
     until: int
+    # So many more of its group follow at once: nobody is placed before all are known.
+    more: int = 0
 
 
 class Adopted(Event, frozen=True, kw_only=True):

@@ -110,30 +110,37 @@ class Demand(Protocol):
     @property
     def trial(self) -> TrialId: ...
     @property
-    def epochs(self) -> int:
-        """Epochs up to its goal."""
-        ...
-
-    @property
-    def epoch_s(self) -> float | None:
-        """The mean duration of an epoch so far; None before the first."""
+    def work(self) -> float:
+        """Seconds to its goal on one slot: measured, or as others' epochs take."""
         ...
 
     @property
     def width(self) -> float:
-        """The width it holds now; 0 where it does not run."""
+        """The width it holds, or is about to hold after a move; 0 where it waits."""
         ...
 
 
 class Demands(Protocol):
-    """Who asks for slots, and who holds some."""
+    """Who asks for slots, who holds some, who waits, and what a width is worth."""
 
     @property
     def asking(self) -> Demand | None:
-        """The trial that is about to start; None when slots are left over and nobody asks."""
+        """The trial that is about to start; None when those who run may be moved."""
         ...
 
     def running(self) -> Iterator[Demand]: ...
+    def waiting(self) -> Iterator[Demand]:
+        """Those who want a slot and have none, longest waiting first; the asking one is not."""
+        ...
+
+    @property
+    def coming(self) -> bool:
+        """Whether new trials would be opened if there were room."""
+        ...
+
+    def speed(self, width: float) -> float:
+        """How many times as fast as on one slot a trial is at this width, as far as is known."""
+        ...
 
 
 class Allocator(Protocol):
@@ -142,10 +149,11 @@ class Allocator(Protocol):
     def see(self, entry: Entry, study: StudyView) -> None: ...
 
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
-        """Return a width for the asking trial, and for running ones that should change theirs.
+        """Return a width for the asking trial, or for running ones that should change theirs.
 
-        A width is a whole number of slots, or one over a whole number; the machine cuts it to the
-        slots there are. An asking trial that is not named gets one slot.
+        A width is a whole number of slots, or one over a whole number. An asking trial that is not
+        named gets one slot, and one for whom not all its slots are free starts on those that are.
+        A running one moves only where that pays: the machine weighs it (`machine.resizing`).
         """
         ...
 

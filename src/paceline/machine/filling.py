@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 from paceline.core import decisions as d
 from paceline.core.errors import SpecError
 from paceline.machine.orders import stage_for
+from paceline.machine.resizing import (
+    rested,
+    slots_more,
+    slots_to_spare,
+    why_narrower,
+    why_wider,
+)
 from paceline.plan.settings import canonical
 
 if TYPE_CHECKING:
@@ -19,7 +26,8 @@ if TYPE_CHECKING:
     from paceline.core.decisions import AnyDecision
     from paceline.core.ports import Allocator, Demand, Generator, Pick, Policy
     from paceline.core.values import AttemptId, Config, SlotId, TrialId
-    from paceline.machine.records import Trial
+    from paceline.machine.paces import Paces
+    from paceline.machine.records import Attempt, Trial
     from paceline.machine.state import StudyState
 
 # A generator that proposes only what is already known costs nothing and would never end.
@@ -55,17 +63,24 @@ class Filler:
         self._allocator = brains.allocator
 
     def fill(self, machine: Decider) -> None:
-        """Start whoever should start now; slots that nobody asks for go to those who run."""
+        """Start whoever the policy picks; what nobody asks for goes to those who run.
+
+        This is the one rule for a free slot: first whom the policy picks, a waiting trial or a new
+        one, at the width the allocator gives; then, if the allocator says so and the move pays,
+        a wider one. If there is no room for a pick, those who are wide may have to make some.
+        """
         state = machine.state
         slots = state.slots
-        launched = False
-        while state.end is None and (slots.idle or slots.partial):
+        launched, pick = False, None
+        while state.end is None and (slots.idle or slots.partial or state.elastic):
             pick = self._pick(machine)
-            if pick is None or not self._start(machine, pick):
+            room = slots.idle or slots.partial
+            if pick is None or not room or not self._start(machine, pick):
                 break
             launched = True
-        if not launched and state.end is None and state.attempts:
-            self._spread(machine)
+        # While a proposal is on its way the slot it is for is not left over.
+        if state.elastic and not (launched or state.end or state.questions.awaited):
+            self._spread(machine, coming=pick is not None and pick.trial is None)
 
     def _pick(self, machine: Decider) -> Pick | None:
         state = machine.state
@@ -140,33 +155,40 @@ class Filler:
 
     def _launch(self, machine: Decider, trial: Trial, why: str) -> bool:
         state = machine.state
-        widths = self._allocator.place(_Demands(state, trial), state)
+        widths = self._allocator.place(_Demands(state, trial, coming=state.new), state)
         width = _clipped(_roomy(widths.get(trial.id, 1.0), trial, state), state)
+        if width > 1.0:
+            width = float(min(int(width), max(1, len(state.slots.idle))))
         slots = state.slots.find(width)
         if slots is None:
             return False
         machine.decide(_launch_of(trial, state.launches, slots, width, why))
-        self._resize(machine, widths)
         return True
 
-    def _spread(self, machine: Decider) -> None:
+    def _spread(self, machine: Decider, *, coming: bool) -> None:
+        """Move those who run to the widths they should have, where that pays."""
         state = machine.state
-        self._resize(machine, self._allocator.place(_Demands(state, None), state))
-
-    def _resize(self, machine: Decider, widths: Mapping[TrialId, float]) -> None:
-        state = machine.state
-        for number, wanted in widths.items():
-            if number >= len(state.trials):
-                name = state.spec.allocator
-                raise SpecError(f"allocator {name} gave a width to trial {number}: there is none.")
-            trial = state.trials[number]
-            attempt = trial.attempt
-            if attempt is None or attempt.trial is not trial or attempt.yielding:
-                continue
-            width = _clipped(_roomy(wanted, trial, state), state)
-            if width != attempt.width and not attempt.halting:
-                why = f"the allocator gives it width {width:g} instead of {attempt.width:g}"
-                machine.decide(d.Resize(attempt=attempt.id, width=width, why=why))
+        if not (state.attempts and state.capacity):
+            return
+        demands = _Demands(state, None, coming=coming)
+        moves = _moves(self._allocator.place(demands, state), state)
+        spare = slots_to_spare(state)
+        short = coming or bool(state.ready)
+        for attempt, width in moves:
+            if width > attempt.width:
+                why = why_wider(attempt, width, state)
+                more = slots_more(attempt, width, state)
+                if why is not None and more <= spare and not short:
+                    spare -= more
+                    machine.decide(d.Resize(attempt=attempt.id, width=width, why=why))
+                short = short or (why is not None and more > spare)
+        if short:
+            whom = "one that waits" if coming or state.ready else "one that is better served"
+            for attempt, width in moves:
+                if width < attempt.width:
+                    why = why_narrower(attempt, width, state, whom)
+                    if why is not None:
+                        machine.decide(d.Resize(attempt=attempt.id, width=width, why=why))
 
     def watch(self, machine: Decider) -> None:
         """Ask to be woken when the budget will be spent; end the study if nothing is left."""
@@ -212,32 +234,60 @@ def _launch_of(
     )
 
 
+def _moves(widths: Mapping[TrialId, float], state: StudyState) -> list[tuple[Attempt, float]]:
+    """Return whom the allocator wants to have another width, and may have it now."""
+    moves = []
+    for number, wanted in widths.items():
+        if number >= len(state.trials):
+            name = state.spec.allocator
+            raise SpecError(f"allocator {name} gave a width to trial {number}: there is none.")
+        trial = state.trials[number]
+        attempt = trial.attempt
+        if attempt is not None and attempt.trial is trial and rested(attempt, state):
+            width = _clipped(_roomy(wanted, trial, state), state)
+            if width != attempt.width:
+                moves.append((attempt, width))
+    return moves
+
+
 class _Demands:
-    """Who asks and who runs, worked out only if somebody looks."""
+    """Who asks, who runs and who waits, worked out only if somebody looks."""
 
-    __slots__ = ("_state", "_trial")
+    __slots__ = ("_state", "_trial", "coming")
 
-    def __init__(self, state: StudyState, trial: Trial | None) -> None:
+    def __init__(self, state: StudyState, trial: Trial | None, *, coming: bool) -> None:
         self._state = state
         self._trial = trial
+        self.coming = coming
 
     @property
     def asking(self) -> Demand | None:
-        return None if self._trial is None else _Demand(self._trial, 0.0)
+        return None if self._trial is None else _Demand(self._trial, 0.0, self._state.paces)
 
     def running(self) -> Iterator[Demand]:
         for attempt in self._state.attempts.values():
             if not attempt.halting:
-                yield _Demand(attempt.trial, attempt.width)
+                width = attempt.width if attempt.wanted is None else attempt.wanted
+                yield _Demand(attempt.trial, width, self._state.paces)
+
+    def waiting(self) -> Iterator[Demand]:
+        for number in self._state.ready:
+            trial = self._state.trials[number]
+            if trial is not self._trial:
+                yield _Demand(trial, 0.0, self._state.paces)
+
+    def speed(self, width: float) -> float:
+        return self._state.paces.speed(width)
 
 
 class _Demand:
     """A trial and the width it holds."""
 
-    __slots__ = ("_trial", "width")
+    __slots__ = ("_paces", "_trial", "width")
 
-    def __init__(self, trial: Trial, width: float) -> None:
+    def __init__(self, trial: Trial, width: float, paces: Paces) -> None:
         self._trial = trial
+        self._paces = paces
         self.width = width
 
     @property
@@ -245,13 +295,9 @@ class _Demand:
         return self._trial.id
 
     @property
-    def epochs(self) -> int:
-        return self._trial.goal - self._trial.epoch
-
-    @property
-    def epoch_s(self) -> float | None:
-        seconds = self._trial.seconds
-        return sum(seconds) / len(seconds) if seconds else None
+    def work(self) -> float:
+        epochs = self._trial.goal - self._trial.epoch
+        return max(epochs, 0) * self._paces.epoch_s(self._trial.id)
 
 
 def _roomy(width: float, trial: Trial, state: StudyState) -> float:

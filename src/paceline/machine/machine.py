@@ -72,7 +72,7 @@ class Machine:
             react = _REACT.get(type(event))
             if react is not None:
                 react(self, event)
-            if state.end is None:
+            if state.end is None and not (type(event) is e.Submitted and event.more):
                 self._settle()
         return Step(number, event, tuple(self._out))
 
@@ -117,7 +117,7 @@ class Machine:
         state = self.state
         if state.rides.touched:
             self._amend()
-        if state.slots.idle or state.slots.partial:
+        if state.slots.idle or state.slots.partial or state.elastic:
             self._filler.fill(self)
             if state.rides.touched:
                 self._amend()

@@ -135,6 +135,7 @@ class Attempt:
         "start",
         "trial",
         "version",
+        "wanted",
         "width",
         "yielding",
     )
@@ -160,6 +161,8 @@ class Attempt:
         self.halting = False
         # It must save and go at its next epoch end, because its slots or its width change.
         self.yielding = False
+        # The width its trial should go on with after that; None: as the allocator then says.
+        self.wanted: float | None = None
 
     @property
     def parked(self) -> bool:

@@ -15,6 +15,7 @@ from paceline.core.values import NO_LOSS, Status, StudySpec, TrialId, loss_of
 from paceline.machine.files import File, Files
 from paceline.machine.foresight import Foresight
 from paceline.machine.meter import Meter
+from paceline.machine.paces import Paces
 from paceline.machine.questions import Questions
 from paceline.machine.records import Attempt, Trial
 from paceline.machine.rides import Rides
@@ -75,6 +76,9 @@ class StudyState:
         self.least = 0.0
         self.meter = Meter()
         self.files = Files()
+        self.paces = Paces()
+        # Whether trials may have other widths than one slot.
+        self.elastic = False
         self._sign = 1.0
         self._metric = ""
 
@@ -120,6 +124,7 @@ class StudyState:
         self.deadline_s = event.spec.budget.deadline_s
         self._sign = event.spec.sign
         self._metric = event.spec.metric
+        self.elastic = event.spec.span > 1 or event.spec.pack > 1
 
     def _resumed(self, event: e.Resumed) -> None:
         self._tick(event.at)
@@ -146,6 +151,8 @@ class StudyState:
         if event.memory:
             self.least = max(self.least, attempt.trial.takes(event.memory))
         self.epochs_trained += 1
+        if self.elastic:
+            self.paces.reported(attempt, event)
         node = leaf if epoch > leaf.start else node_of(leaf, epoch)
         loss = loss_of(event.metrics.get(self._metric), self._sign)
         at = epoch - node.start - 1
@@ -200,6 +207,7 @@ class StudyState:
                 (attempt.id, event.epoch), File(event.bytes, event.digest, attempt.trial)
             )
         self._settle_save(attempt, event.epoch)
+        self.paces.saved(event.seconds)
 
     def _missed(self, event: e.Missed) -> None:
         self._tick(event.at)
@@ -237,6 +245,7 @@ class StudyState:
         if attempt is None:
             return
         self.slots.release(attempt.slots, attempt.width)
+        self.paces.ended(attempt.id)
         self.meter.end(attempt.width, attempt.launched_at, self.now)
         self.subject = attempt.trial
         if event.cause is e.Cause.FAILED:
@@ -331,6 +340,7 @@ class StudyState:
         self.live -= 1
         self.departed = (*self.departed, trial)
         self.foresight.forget(trial.id)
+        self.paces.forget(trial.id)
         if self.spec.saves.collect:
             self.files.suspects[trial.id] = trial
 
@@ -385,6 +395,11 @@ class StudyState:
             if not set(attempt.slots).isdisjoint(decision.slots):
                 self._yield(attempt)
 
+    def _resize(self, decision: d.Resize) -> None:
+        attempt = self.attempts[decision.attempt]
+        attempt.wanted = decision.width
+        self._yield(attempt)
+
     def _yield(self, attempt: Attempt) -> None:
         attempt.yielding = True
         self.rides.touched[attempt.id] = attempt
@@ -430,7 +445,7 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     d.Amend: StudyState._amend,
     d.Halt: StudyState._halt,
     d.Drop: StudyState._dropped,
-    d.Resize: lambda state, resize: state._yield(state.attempts[resize.attempt]),
+    d.Resize: StudyState._resize,
     d.Retire: StudyState._retire,
     d.AskForecast: StudyState._ask_forecast,
     d.AskProposal: lambda state, ask: state.questions.ask_proposal(ask),

@@ -37,7 +37,7 @@ def picture(state: StudyState) -> dict[str, Any]:
 
 
 # Fields that are objects of plain fields.
-_PARTS = ("foresight", "slots", "questions", "meter")
+_PARTS = ("foresight", "paces", "slots", "questions", "meter")
 
 # What an entry leaves behind for its own moment, and no later one reads.
 _PASSING = ("delivered", "departed", "subject", "new")

@@ -121,7 +121,7 @@ class ProbeAllocator:
         if demands.asking is not None:
             widths[demands.asking.trial] = self._width(demands.asking.trial, study)
         for demand in demands.running():
-            rng = stream(self._seed, "move", demand.trial, demand.epochs, _instant(study))
+            rng = stream(self._seed, "move", demand.trial, f"{demand.work:g}", _instant(study))
             if rng.random() < 0.1:
                 widths[demand.trial] = self._width(demand.trial, study)
         return widths

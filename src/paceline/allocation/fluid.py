@@ -1,0 +1,114 @@
+"""Fluid: widths in proportion to remaining work, as trials come and go.
+
+Rule: w = min(max(floor(h / sum h * n), 1/c), d) over all who run or wait (`water`). While new
+trials are coming everybody gets the least width, a slot or a share of one. `FluidStatic` decides
+once, at a trial's start; `Fluid` decides again whenever something changes, and moves those who run
+only where somebody waits, slots are left over, or the end comes a tenth sooner; `Confidence` weighs
+a trial's work with its chance to win. Fluid: Yu et al., MLSys 2021.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from paceline.allocation.water import Vessel, deal, fill, last
+from paceline.core.errors import SpecError
+from paceline.core.ports import Demand, Demands, sees_nothing
+from paceline.core.values import NO_LOSS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from paceline.core.values import TrialId
+    from paceline.core.views import StudyView
+
+# Those who run are moved against each other only if the last would end so much sooner.
+_SOONER = 1.1
+# Packing that gains less than this in all is not worth its risk.
+_PACKING_GAIN = 1.05
+
+
+class FluidStatic:
+    """Widths by remaining work, decided once for each start."""
+
+    see = staticmethod(sees_nothing)
+
+    def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
+        asking = demands.asking
+        return {} if asking is None else {asking.trial: self._start(asking, demands, study)}
+
+    def _start(self, asking: Demand, demands: Demands, study: StudyView) -> float:
+        vessel = _vessel(demands, study)
+        if demands.coming:
+            return vessel.least
+        everybody = [asking, *demands.running(), *_first(demands, study)]
+        return fill(self._works(everybody, study), vessel)[0] or vessel.least
+
+    def _works(self, demands: list[Demand], study: StudyView) -> list[float]:
+        return [demand.work for demand in demands]
+
+
+class Fluid(FluidStatic):
+    """Widths by remaining work, decided again whenever something changes."""
+
+    def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
+        if demands.asking is not None:
+            return super().place(demands, study)
+        running = list(demands.running())
+        waiting = _first(demands, study)
+        vessel = _vessel(demands, study)
+        works = self._works([*running, *waiting], study)
+        if demands.coming:
+            works.append(sum(works) / len(works))  # the next one should be like the others
+        widths = fill(works, vessel)[: len(running)]
+        held = [demand.width for demand in running]
+        if vessel.used(held) > vessel.slots:
+            return {}  # slots went away: who must go is not decided here
+        alone = len(works) == len(running)
+        kept = deal(works, held, vessel) if alone else held
+        sooner = _SOONER * last(works[: len(running)], widths, vessel)
+        # Nobody who runs is sent away for another's sake.
+        if not all(widths) or (alone and last(works, kept, vessel) <= sooner):
+            widths = kept
+        return {demand.trial: width for demand, width in zip(running, widths, strict=True)}
+
+
+class Confidence(Fluid):
+    """Fluid, with each trial's work weighed by its chance to reach the target or be the best.
+
+    With chances of 1 it is Fluid; with the least and the greatest width at k it is POP's k slots
+    for each promising trial.
+    """
+
+    def __init__(self, *, least: float = 0.05) -> None:
+        if not 0 < least <= 1:
+            raise SpecError(f"least={least:g} cannot be meant: give a chance above 0 and up to 1.")
+        # Nobody is written off here: that is for the policy.
+        self._least = least
+
+    def _works(self, demands: list[Demand], study: StudyView) -> list[float]:
+        if study.foresight.distrust:
+            return super()._works(demands, study)
+        target = study.spec.budget.target
+        goal = study.best_loss if target is None else study.spec.sign * target.value
+        return [demand.work * self._chance(demand, goal, study) for demand in demands]
+
+    def _chance(self, demand: Demand, goal: float, study: StudyView) -> float:
+        forecast = study.trials[demand.trial].forecast
+        if forecast is None or goal == NO_LOSS:
+            return 1.0
+        return max(self._least, study.foresight.chance(forecast, forecast.epochs[-1], goal))
+
+
+def _vessel(demands: Demands, study: StudyView) -> Vessel:
+    """Return the slots there are; they are shared only where that trains more in all."""
+    pack, span = study.spec.pack, study.spec.span
+    if pack > 1 and pack * demands.speed(1.0 / pack) < _PACKING_GAIN:
+        pack = 1
+    return Vessel(study.capacity, pack, min(span, study.capacity), demands.speed)
+
+
+def _first(demands: Demands, study: StudyView) -> list[Demand]:
+    """Return those who wait, as many as could ever be served at once."""
+    return list(islice(demands.waiting(), study.capacity * study.spec.pack))

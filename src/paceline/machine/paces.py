@@ -1,0 +1,173 @@
+"""How fast trials go at each width, and what moving one costs: learned from reports.
+
+Knows durations and widths. What is not measured yet is a stated prior: it
+counts like a few epochs, and measurements outweigh it soon. Speeds are means of logarithms of what
+the same trial took at two widths, so that no noise makes one negative or infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from paceline.core.events import Reported
+    from paceline.core.values import AttemptId, TrialId
+    from paceline.machine.records import Attempt
+
+# Amdahl's law with this share in parallel: 1.89, 3.39 and 5.63 times on 2, 4 and 8 slots.
+PARALLEL = 0.94
+# k trials on a slot take 1 + x(k-1) times as long.
+INTERFERENCE = 0.5
+# The prior counts like so many epochs that were measured at both widths.
+_PRIOR_EPOCHS = 3.0
+# One pair of epochs says no more than this about a speed: clocks stop, machines swap.
+_MOST_SAID = math.log(8.0)
+_SHORTEST_S = 1e-9
+
+
+def prior_speed(width: float) -> float:
+    """Return how many times as fast as on one slot a trial should be, before any is measured."""
+    if width >= 1.0:
+        return 1.0 / ((1.0 - PARALLEL) + PARALLEL / width)
+    return 1.0 / (1.0 + INTERFERENCE * (1.0 / width - 1.0))
+
+
+class Mean(Struct):
+    """A running mean."""
+
+    count: int = 0
+    total: float = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.total += value
+
+    @property
+    def value(self) -> float:
+        """The mean; 0 of nothing."""
+        return self.total / self.count if self.count else 0.0
+
+
+class Paces:
+    """What epochs took at each width, trial by trial; and what starting and saving took."""
+
+    def __init__(self) -> None:
+        # For each living trial, its epochs' log-durations at each width.
+        self._trials: dict[TrialId, dict[float, Mean]] = {}
+        # For two widths, the lesser first: how much is known of their ratio, and its sum.
+        self._pairs: dict[tuple[float, float], tuple[float, float]] = {}
+        self._speeds: dict[float, float] = {}
+        # Log-durations of all epochs as they would be on one slot.
+        self._epochs = Mean()
+        # What passes from a launch to the first epoch; what the first epoch takes more than the
+        # second; what a save takes.
+        self._starts, self._warm_ups, self._saves = Mean(), Mean(), Mean()
+        self._firsts: dict[AttemptId, float] = {}
+
+    def reported(self, attempt: Attempt, event: Reported) -> None:
+        """Take the duration of an epoch."""
+        width, seconds = attempt.width, event.seconds
+        if event.epoch == attempt.start + 1:
+            self._starts.add(max(event.at - attempt.launched_at - seconds, 0.0))
+            self._firsts[attempt.id] = seconds
+        elif attempt.id in self._firsts:
+            self._warm_ups.add(max(self._firsts.pop(attempt.id) - seconds, 0.0))
+        took = math.log(max(seconds, _SHORTEST_S))
+        self._epochs.add(took + math.log(self.speed(width)))
+        known = self._trials.setdefault(attempt.trial.id, {})
+        here = known.get(width)
+        if here is None:
+            here = known[width] = Mean()
+        for other, there in known.items():
+            if other != width:
+                self._learn(other, there, width, here, -1)
+        here.add(took)
+        for other, there in known.items():
+            if other != width:
+                self._learn(other, there, width, here, 1)
+        if len(known) > 1:
+            self._settle()
+
+    def _learn(self, other: float, there: Mean, width: float, here: Mean, sign: int) -> None:
+        """Add what a trial says of two widths, or take back what it said before."""
+        weight = float(min(there.count, here.count))
+        if not weight:
+            return
+        faster = max(-_MOST_SAID, min(_MOST_SAID, there.value - here.value))
+        pair = (min(other, width), max(other, width))
+        if other > width:
+            faster = -faster
+        known, total = self._pairs.get(pair, (0.0, 0.0))
+        self._pairs[pair] = (known + sign * weight, total + sign * weight * faster)
+
+    def saved(self, seconds: float) -> None:
+        """Take what a save took."""
+        self._saves.add(max(seconds, 0.0))
+
+    def ended(self, attempt: AttemptId) -> None:
+        """Forget an attempt that is gone."""
+        self._firsts.pop(attempt, None)
+
+    def forget(self, trial: TrialId) -> None:
+        """Forget a trial that is over; what it taught stays."""
+        self._trials.pop(trial, None)
+
+    def epoch_s(self, trial: TrialId) -> float:
+        """Return what an epoch of this trial takes on one slot: as measured, or as others' do."""
+        known = self._trials.get(trial)
+        if known:
+            count = sum(mean.count for mean in known.values())
+            total = sum(
+                mean.total + mean.count * math.log(self.speed(width))
+                for width, mean in known.items()
+            )
+            return math.exp(total / count)
+        return math.exp(self._epochs.value)
+
+    @property
+    def move_s(self) -> float:
+        """What it costs to move a trial: save, start, restore, warm up."""
+        return self._saves.value + self._starts.value + self._warm_ups.value
+
+    def speed(self, width: float) -> float:
+        """Return how many times as fast as on one slot trials are at this width.
+
+        One that was never measured is as far off the prior as the nearest one that was.
+        """
+        if width == 1.0:
+            return 1.0
+        found = self._speeds.get(width)
+        if found is not None:
+            return found
+        side = [other for other in self._speeds if (other > 1.0) == (width > 1.0)]
+        if not side:
+            return prior_speed(width)
+        near = min(side, key=lambda other: abs(math.log(other / width)))
+        return prior_speed(width) * self._speeds[near] / prior_speed(near)
+
+    def measured(self) -> dict[float, tuple[float, float]]:
+        """Return each width that was measured: its speed, and how many epochs tell."""
+        epochs: dict[float, float] = {}
+        for pair, (weight, _) in self._pairs.items():
+            for width in pair:
+                if width != 1.0 and weight > 0.5:
+                    epochs[width] = epochs.get(width, 0.0) + weight
+        return {width: (self.speed(width), epochs[width]) for width in sorted(epochs)}
+
+    def _settle(self) -> None:
+        """Work from one slot outwards: each width rests on those nearer to one."""
+        self._speeds = {}
+        widths = {width for pair in self._pairs for width in pair} - {1.0}
+        for width in sorted(widths, key=lambda width: (abs(math.log(width)), width)):
+            weight = _PRIOR_EPOCHS
+            total = _PRIOR_EPOCHS * math.log(prior_speed(width))
+            for (low, high), (said, ratio) in self._pairs.items():
+                other = high if low == width else low if high == width else None
+                if other == 1.0 or other in self._speeds:
+                    weight += said
+                    total += said * math.log(self.speed(other))
+                    total += ratio if other == low else -ratio
+            self._speeds[width] = math.exp(total / weight)
