@@ -26,11 +26,12 @@ def train(trial):
         trial.keep(model=net, optimizer=optimizer)
         for epoch in trial.epochs():
             right, seen = 0, 0
-            for rows in gang.batches(len(points), 64, epoch):  # this process's rows of each batch
+            # This process's rows of each batch of 64, and what they count for.
+            for rows, weight in gang.batches(len(points), 64, epoch):
                 guesses = net(points[rows].to(gang.device))
                 truth = labels[rows].to(gang.device)
                 optimizer.zero_grad()
-                gang.weighed(cross_entropy(guesses, truth)).backward()
+                (weight * cross_entropy(guesses, truth)).backward()
                 optimizer.step()
                 right += (guesses.argmax(dim=1) == truth).sum().item()
                 seen += len(rows)

@@ -41,7 +41,7 @@ wide: Any = pl.integrations.torch
 # As in test_exact_resume: in the nursery, once, rather than in each of its workers.
 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
-ROWS, BATCH, EPOCHS, LR = 70, 16, 12, 0.05
+ROWS, BATCH, EPOCHS, LR = 65, 15, 12, 0.05
 
 
 def points() -> tuple[Any, Any]:
@@ -52,7 +52,7 @@ def points() -> tuple[Any, Any]:
 
 
 def train(trial: Any) -> None:  # noqa: ANN401
-    """Train a small network; the last batch has 6 rows, for each of two processes three."""
+    """Train a small network on batches that no two processes can share evenly."""
     inputs, truth = points()
     with wide.gang(trial) as gang:
         model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
@@ -60,15 +60,15 @@ def train(trial: Any) -> None:  # noqa: ANN401
         opt = torch.optim.SGD(net.parameters(), lr=trial["lr"], momentum=0.9)
         trial.keep(model=net, opt=opt)
         for epoch in trial.epochs():
-            losses, rows_seen = 0.0, 0
-            for rows in gang.batches(ROWS, BATCH, epoch):
+            losses, batches = 0.0, 0
+            for rows, weight in gang.batches(ROWS, BATCH, epoch):
                 opt.zero_grad()
                 loss = torch.nn.functional.cross_entropy(net(inputs[rows]), truth[rows])
-                gang.weighed(loss).backward()
+                (weight * loss).backward()
                 opt.step()
-                losses, rows_seen = losses + loss.item() * len(rows), rows_seen + len(rows)
+                losses, batches = losses + weight * loss.item(), batches + 1
             trial.report(
-                loss=gang.mean(losses / rows_seen, rows_seen),
+                loss=gang.mean(losses / batches),
                 pid=os.getpid(),
                 threads=torch.get_num_threads(),
             )

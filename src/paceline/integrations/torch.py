@@ -55,8 +55,6 @@ class Gang:
         self.size = trial.size
         self.device = device
         self._seed = trial.seed
-        # What the mean over this process's rows counts for in the mean over the batch.
-        self._weight = 1.0
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """Return a model whose gradients are the mean over all processes; alone, itself.
@@ -66,11 +64,12 @@ class Gang:
         """
         return model if self.size == 1 else _Shared(model)
 
-    def batches(self, rows: int, size: int, epoch: int) -> Iterator[torch.Tensor]:
+    def batches(self, rows: int, size: int, epoch: int) -> Iterator[tuple[torch.Tensor, float]]:
         """Yield this process's rows of each batch: all of 0 … rows-1 once an epoch, shuffled.
 
         The order depends on the trial's seed and the epoch, and `size` is the whole batch's, at any
-        width. Give the loss of these rows, a mean, to `weighed` before going back through it.
+        width. With the rows comes a weight: times that, the mean loss of these rows has gradients
+        whose mean over the gang is the whole batch's, also where it divides unevenly.
         """
         if size < 1 or rows < 1:
             raise TrialError(f"{rows} rows in batches of {size} cannot be meant: give 1 or more.")
@@ -79,14 +78,10 @@ class Gang:
         for start in range(0, rows, size):
             batch = order[start : start + size]
             mine = batch[self.rank :: self.size]
-            self._weight = self.size * len(mine) / len(batch)
             # Of a batch with fewer rows than processes somebody has none: it goes along with one
             # that does not count, since all must exchange gradients.
-            yield (mine if len(mine) else batch[:1]).to(self.device)
-
-    def weighed(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the mean loss of this process's rows, such that gradients are the batch's mean."""
-        return loss if self._weight == 1.0 else loss * self._weight
+            weight = self.size * len(mine) / len(batch)
+            yield (mine if len(mine) else batch[:1]).to(self.device), weight
 
     def mean(self, value: float | torch.Tensor, weight: float = 1.0) -> float:
         """Return the mean of what all processes measured, each by its weight, such as its rows."""
