@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -204,6 +205,35 @@ def test_a_trial_that_grows_and_shrinks_trains_as_one_that_does_not(tmp_path: Pa
     by_hand_kept = by_hand(tmp_path / "hand", stages)["kept"]
     last = container.read(tmp_path / "live" / "checkpoints" / f"2-{EPOCHS}.ckpt")
     assert same(last["kept"], by_hand_kept)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_processes_share_each_batch_of_the_same_order_and_their_weights_make_it_whole(
+    size: int,
+) -> None:
+    def batches(rank: int, size: int) -> list[tuple[set[int], float]]:
+        trial = SimpleNamespace(rank=rank, size=size, seed=4, device="cpu")
+        parts = wide.Gang(trial, torch.device("cpu")).batches(31, 15, epoch=2)
+        return [(set(rows.tolist()), weight) for rows, weight in parts]
+
+    whole = batches(0, 1)
+    assert [len(rows) for rows, _ in whole] == [15, 15, 1]
+    assert [weight for _, weight in whole] == [1.0, 1.0, 1.0]
+    shared = [batches(rank, size) for rank in range(size)]
+    for (rows, _), *parts in zip(whole, *shared, strict=True):
+        assert set().union(*(part for part, _ in parts)) == rows
+        assert sum(weight for _, weight in parts) == pytest.approx(size)
+        for part, weight in parts:
+            # Who has no row of a batch goes along with one that does not count.
+            assert weight == pytest.approx(size * len(part) / len(rows)) or weight == 0.0
+
+
+def test_a_learning_rate_follows_the_width_by_a_rule() -> None:
+    assert wide.scaled_lr(0.1, 4.0) == pytest.approx(0.4)
+    assert wide.scaled_lr(0.1, 4.0, "sqrt") == pytest.approx(0.2)
+    assert wide.scaled_lr(0.1, 0.5) == 0.1
+    with pytest.raises(pl.TrialError, match="say 'linear' or 'sqrt'"):
+        wide.scaled_lr(0.1, 4.0, "cubic")
 
 
 def test_each_process_of_a_gang_has_one_slots_threads(tmp_path: Path) -> None:
