@@ -31,7 +31,7 @@ PACKS = (1, 2, 4, 8)
 PICTURES, BATCH, EPOCHS, TRIALS = 4096, 64, 20, 24
 FEW: dict[str, int] = {"pictures": 256, "epochs": 2, "trials": 4}
 # No setting may take longer; what has finished by then counts.
-DEADLINE_S = 60.0
+DEADLINE_S = 45.0
 # Of a GPU's memory; on a core, bytes beyond what the process has.
 GREED, GREED_BYTES = 0.6, 256 << 20
 

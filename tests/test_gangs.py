@@ -239,6 +239,15 @@ def test_a_gang_and_its_nursery_killed_costs_no_retry(
     assert gone(everybody)
 
 
+def test_a_gang_does_not_survive_its_study(driven: Callable[..., Hand], tmp_path: Path) -> None:
+    hand = driven(marks(tmp_path), {"a": 1})
+    hand.give(wide(hand.launch(0, goal=FAR)))
+    hand.until_reported(0, 2)
+    everybody = pids(tmp_path)
+    hand.engine.close()
+    assert gone(everybody)
+
+
 GANG_STUDY = """
 import os
 from pathlib import Path

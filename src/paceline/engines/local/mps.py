@@ -14,15 +14,23 @@ import sys
 import tempfile
 
 _CONTROL = "nvidia-cuda-mps-control"
-# The service sends itself into the background; then the shell waits for its input to end.
-_KEEPER = f"{_CONTROL} -d || exit 1; echo up; read -r _; echo quit | {_CONTROL}"
+# The service sends itself into the background, where it must not hold our pipes open; then the
+# shell waits for its input to end.
+_KEEPER = f"""
+cd "$CUDA_MPS_LOG_DIRECTORY"
+if ! {_CONTROL} -d </dev/null >said 2>&1; then cat said; exit 1; fi
+echo up
+read -r _
+echo quit | {_CONTROL} >/dev/null 2>&1
+"""
 # Whoever cannot make a context with the service up could not train either.
 _PROBE = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
-context = ctypes.c_void_p()
+device, context = ctypes.c_int(), ctypes.c_void_p()
 assert cuda.cuInit(0) == 0
-assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+assert cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
 """
 _PATIENCE_S = 20.0
 
