@@ -6,8 +6,8 @@ BIN := .venv/bin
 TORCH ?= torch==2.13.0
 JOBS ?= auto
 
-.PHONY: setup demo test check bench bench-curves bench-early-term bench-life bench-local bench-peers slow golden \
-	train-pfn
+.PHONY: setup demo test check bench bench-curves bench-early-term bench-life bench-local bench-peers \
+	bench-policies slow golden pictures train-pfn
 
 setup: .venv/ready
 
@@ -58,6 +58,12 @@ bench-curves: setup
 
 bench-local: setup
 	$(BIN)/python -m benchmarks.peers_local
+
+bench-policies: setup
+	$(BIN)/python -m benchmarks.policies
+
+pictures: setup
+	$(BIN)/python -m benchmarks.pictures
 
 # Minutes on one GPU, where torch sees one; a day on a CPU. Goes on where it was broken off.
 train-pfn: .venv/torch

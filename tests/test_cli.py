@@ -101,10 +101,10 @@ def test_a_given_setup_overrides_the_trace_s_own(paceline: Here) -> None:
 def test_every_option_reaches_the_simulation(paceline: Here) -> None:
     trace = tiny(paceline.folder / "tiny.jsonl.gz")
     given = (
-        "--policy asha:eta=2 --slots 3 --target 0.99 --over 2 --deadline 2h --slot-hours 3 "
-        "--epochs 3 --trials 5 --seed 7 --order file --share --speedup amdahl:0.9 --pack 2 "
-        "--interference 0.1 --span 2 --setup 1 --save 2 --restore 3 --forecast 4 --save-every 1m "
-        "--mean-life 1d --retries 2 --capacity 10=2,1m=3 --name all --json"
+        "--policy asha:eta=2 --slots 3 --target 0.99 --over 2 --range 0,1.5 --deadline 2h "
+        "--slot-hours 3 --epochs 3 --trials 5 --seed 7 --order file --share --speedup amdahl:0.9 "
+        "--pack 2 --interference 0.1 --span 2 --setup 1 --save 2 --restore 3 --forecast 4 "
+        "--save-every 1m --mean-life 1d --retries 2 --capacity 10=2,1m=3 --name all --json"
     )
     ran = paceline("simulate", trace, *given.split())
     assert ran.code == 0, ran.err
@@ -118,6 +118,7 @@ def test_every_option_reaches_the_simulation(paceline: Here) -> None:
         slots=3,
         target=0.99,
         over=2,
+        range=(0.0, 1.5),
         deadline_s=7200.0,
         slot_seconds=10800.0,
         epochs=3,
@@ -138,6 +139,17 @@ def test_every_option_reaches_the_simulation(paceline: Here) -> None:
         retries=2,
         capacity=((10.0, 2), (60.0, 3)),
     )
+
+
+def test_configs_of_a_synthetic_workload_come_from_the_generator_that_is_asked_for(
+    paceline: Here,
+) -> None:
+    few = ("simulate", "toy:epochs=2", "--trials", "4", "--json")
+    drawn, filled = (
+        json.loads(paceline(*few, *more).out)["best_config"]
+        for more in ((), ("--generator", "sobol"))
+    )
+    assert drawn != filled
 
 
 def test_there_is_a_flag_for_every_field_of_a_simulation() -> None:

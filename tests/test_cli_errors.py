@@ -127,6 +127,17 @@ HERE = {
         simulate("--slot-hours", "x"),
         ["of hours"],
     ),
+    "a range that is none": (
+        trace(HEADER, GOOD),
+        simulate("--range", "1,0"),
+        ["'1,0' is no"],
+    ),
+    "half a range": (trace(HEADER, GOOD), simulate("--range", "1"), ["'1' is no range"]),
+    "a generator for a trace": (
+        trace(HEADER, GOOD),
+        simulate("--generator", "tpe"),
+        ["generator='tpe' cannot be used with a trace"],
+    ),
     "a name that is none": (trace(HEADER, GOOD), simulate("--name", ""), ["--name is empty"]),
     "a store that is none": (
         trace(HEADER, GOOD),

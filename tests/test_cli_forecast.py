@@ -63,6 +63,15 @@ def test_a_deadline_limits_the_epochs_that_count(paceline: Here) -> None:
     assert whole["expected_s"] > 0.0
 
 
+def test_no_future_leaves_the_range_of_the_metric(paceline: Here) -> None:
+    asked = ("forecast", "tiny.jsonl.gz", "0", "--at", "5", "--json")
+    free, bound = (
+        json.loads(paceline(*asked, *more).out)["rows"][-1]["high_95"]
+        for more in ((), ("--range", "0,0.15"))
+    )
+    assert bound <= 0.15 < free
+
+
 def test_a_trial_of_a_study_is_taken_as_far_as_it_has_come(paceline: Here) -> None:
     trials = json.loads(paceline("show", "one", "--json").out)["trials"]
     under_way = next(trial for trial in trials if 0 < trial["epoch"] < 9)

@@ -70,13 +70,14 @@ def test_what_is_given_replaces_what_the_file_says(tmp_path: Path) -> None:
         *("--policy", "asha:eta=4", "--trials", "3", "--seed", "7", "--deadline", "1h"),
         *("--target", "0.5", "--over", "2", "--slots", "cpu:1", "--slot-hours", "0.5"),
         *("--generator", "sobol", "--allocator", "fixed", "--store", "mine.db", "--name", "other"),
-        *("--report", "r.html", "--quiet"),
+        *("--range", "0,2", "--report", "r.html", "--quiet"),
     )
     assert ran.code == 0, ran.err
     assert (tmp_path / "r.html").exists()
     log = log_of(f"sqlite:///{tmp_path}/mine.db", "other")
     spec = spec_of(log)
     assert (str(spec.policy), spec.generator.name, spec.seed) == ("asha:eta=4", "sobol", 7)
+    assert spec.range == (0.0, 2.0)
     budget = spec.budget
     assert (budget.deadline_s, budget.trials, budget.slot_seconds) == (3600.0, 3, 1800.0)
     assert budget.target is not None

@@ -8,6 +8,7 @@ import pytest
 
 from build import Played, table
 from paceline.api.parts import build, parse_part
+from paceline.api.simulation import Simulation
 from paceline.core.decisions import Go, Pause, Stop
 from paceline.core.errors import SpecError
 from paceline.core.events import Reported
@@ -48,7 +49,6 @@ def test_who_has_learned_nothing_by_then_is_stopped() -> None:
 def test_policies_joined_by_a_plus_are_one_of_which_the_first_schedules() -> None:
     text = "asha:eta=2+plateau:patience=2,least=1e+0"
     part = parse_part(text)
-    assert part == Part("any_of", {"policies": ["asha:eta=2", "plateau:patience=2,least=1e+0"]})
     assert str(part) == text
     curves = [[3.0 - 0.1 * number] * 8 for number in range(6)]
     played = Played(table(curves), build("policy", part)).run()
@@ -56,11 +56,22 @@ def test_policies_joined_by_a_plus_are_one_of_which_the_first_schedules() -> Non
     assert all("has not improved" in stop.why for stop in played.of(Stop))
 
 
-def test_any_of_needs_policies_that_there_are() -> None:
-    with pytest.raises(SpecError, match="at least one policy"):
-        build("policy", Part("any_of", {"policies": []}))
-    with pytest.raises(SpecError, match="nobody"):
+def test_what_is_joined_must_be_policies_that_there_are() -> None:
+    with pytest.raises(SpecError, match="unknown policy 'nobody'"):
         build("policy", parse_part("asha+nobody"))
+    with pytest.raises(SpecError, match="unknown generator 'random\\+tpe'"):
+        build("generator", parse_part("random+tpe"))
+
+
+def test_a_log_that_lists_what_was_joined_is_still_understood() -> None:
+    old = Part("any_of", {"policies": ["fifo", "plateau:patience=2"]})
+    played = Played(table([[1.0] * 8]), build("policy", old)).run()
+    assert played.state.trials[0].epoch == 3
+
+
+def test_a_simulation_is_named_after_all_that_was_joined() -> None:
+    simulation = Simulation(source="toy", policy="asha:eta=2+plateau:patience=2", trials=2)
+    assert simulation.run().study == "toy-asha+plateau-s4-0"
 
 
 def test_nobody_starts_a_round_before_all_have_ended_the_last() -> None:

@@ -10,12 +10,15 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from typing import get_args
+from xml.etree import ElementTree
 
 import pytest
+from benchmarks.pictures import draw
 
 import paceline
 from data_sets import fashion_mnist
 from paceline.api.parts import BUILT_IN
+from paceline.cli.main import main
 from paceline.core.decisions import AnyDecision, EndCause
 from paceline.core.events import AnyEvent, Cause
 from paceline.core.values import Status
@@ -113,10 +116,36 @@ def test_every_error_is_explained() -> None:
             assert f"| `{name}` |" in text
 
 
-@pytest.mark.parametrize("name", BUILT_IN["policy"])
+@pytest.mark.parametrize("name", [*BUILT_IN["policy"], "any_of", "bohb"])
 def test_every_policy_has_a_page_with_the_same_five_headings(name: str) -> None:
     text = read(f"docs/policies/{name}.md")
     assert [line for line in text.splitlines() if line.startswith("## ")] == POLICY_HEADINGS
+
+
+POLICY_PAGES = [path.stem for path in sorted((DOCS / "policies").glob("*.md"))]
+
+
+@pytest.mark.parametrize("name", POLICY_PAGES)
+def test_what_a_policy_s_page_says_to_simulate_can_be_simulated(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = re.findall(r"`paceline (simulate [^`]*)`", read(f"docs/policies/{name}.md"))
+    assert lines
+    for line in lines:
+        # The last of two options counts: a dozen trials show as well that it can be done.
+        assert main([*line.split(), "--trials", "12", "--json"]) == 0
+    assert '"trials_started":12' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN["policy"], "any_of"])
+def test_every_policy_has_a_picture_on_its_page_and_it_is_true(name: str) -> None:
+    assert f"](pictures/{name}.svg)" in read(f"docs/policies/{name}.md")
+    picture = read(f"docs/policies/pictures/{name}.svg")
+    assert len(picture) <= 30_000
+    ElementTree.fromstring(picture)
+    # A forecast's last digits are the machine's.
+    if name not in ("early_term", "pop"):
+        assert picture == draw(name), "draw it anew with `make pictures`"
 
 
 @pytest.mark.parametrize("kind", ["generator", "allocator", "curve model"])

@@ -39,7 +39,6 @@ CONFIGS = [{"lr": 0.1 / (1 + number), "width": number} for number in range(30)]
 # it is a narrower one than every part of their kind keeps.
 ARGUMENTS: dict[tuple[Kind, str], dict[str, Any]] = {
     ("generator", "queued"): {"configs": CONFIGS},
-    ("policy", "any_of"): {"policies": ["asha", "plateau:patience=3"]},
     ("policy", "kill_below"): {"value": 0.5, "after": 4},
     ("generator", "gp"): {"startup": 4},
     ("curve model", "ensemble"): {"steps": 30},
@@ -115,6 +114,10 @@ def test_a_new_part_that_needs_arguments_asks_for_them(monkeypatch: pytest.Monke
     monkeypatch.setitem(BUILT_IN["generator"], "new", "paceline.generators.queued:Queued")
     with pytest.raises(pytest.fail.Exception, match=r"needs a value for configs.*ARGUMENTS"):
         kit_of("generator", "new")().test_every_config_can_be_written_to_a_log()
+
+
+class TestJoinedPolicies(policies.PolicyContract):
+    make = staticmethod(lambda: build("policy", parse_part("asha+plateau:patience=3")))
 
 
 class TestProbePolicy(policies.PolicyLaws):

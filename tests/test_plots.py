@@ -658,6 +658,7 @@ def test_a_report_that_cannot_be_written_says_where(tmp_path: Path) -> None:
         {"policy": "asha:eta=4", "slots": 7, "share": True, "seed": 3},
         {"deadline_s": 90.5, "slot_seconds": 5400.0, "target": 0.4, "mean_life_s": 33.0},
         {"capacity": ((2.5, 1), (60.0, 4)), "save_s": 0.25, "order": "file", "epochs": 3},
+        {"range": (-0.5, 1.0), "generator": "sobol"},
     ],
 )
 def test_the_command_that_is_suggested_simulates_the_same_again(options: dict[str, Any]) -> None:

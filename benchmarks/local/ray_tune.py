@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.local.work import (
     METRIC,
     SLOTS,
+    Count,
     Marks,
-    Memory,
     Order,
+    counted,
     handovers,
     kept_to,
     load,
     loss_of,
     save,
     serve,
-    since_begun,
 )
 
 os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
@@ -40,20 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Count(tune.Callback):
-    """When the first result came, and how many trials are complete."""
-
-    def __init__(self, trials: int) -> None:
-        self.memory = Memory(trials)
-        self.first: float | None = None
-        self.complete = 0
-
-    def on_trial_result(self, *_: object, **__: object) -> None:
-        self.first = self.first or time.monotonic()
-
-    def on_trial_complete(self, *_: object, **__: object) -> None:
-        self.complete += 1
-        self.memory.finished(self.complete)
+class Counted(Count, tune.Callback):
+    """Counts what it is told."""
 
 
 class Turns(FIFOScheduler):
@@ -83,27 +71,6 @@ class Turns(FIFOScheduler):
         return trials[paused[0]] if paused else None
 
 
-def startup(order: Order) -> dict[str, Any]:
-    """Run one trial; return when its result was here."""
-    count, _ = _run(order)
-    assert count.first is not None
-    return {"seconds": count.first - order.started}
-
-
-def reports(order: Order) -> dict[str, Any]:
-    """Let a few trials report over and over."""
-    _run(order)
-    took = since_begun(order.folder, time.monotonic())
-    return {"per_s": order.trials * order.epochs / took}
-
-
-def trials(order: Order) -> dict[str, Any]:
-    """Let many trials report once."""
-    count, _ = _run(order)
-    took = since_begun(order.folder, time.monotonic())
-    return {"per_s": order.trials / took, "bytes_per_trial": count.memory.per_trial()}
-
-
 def pauses(order: Order) -> dict[str, Any]:
     """Let trials take turns on a single slot, which is all cores that Ray knows of."""
     _run(order, cores=SLOTS, scheduler=Turns(order.epochs))
@@ -123,10 +90,10 @@ def deadline(order: Order) -> dict[str, Any]:
     return kept_to(order, (began, ended), kept)
 
 
-def _run(order: Order, cores: int = 1, **more: Any) -> tuple[Count, Any]:  # noqa: ANN401
+def _run(order: Order, cores: int = 1, **more: Any) -> tuple[Counted, Any]:  # noqa: ANN401
     if not ray.is_initialized():
         ray.init(num_cpus=SLOTS, include_dashboard=False, log_to_driver=False)
-    count = Count(order.trials)
+    count = Counted(order.trials)
     tuner = tune.Tuner(
         tune.with_resources(_train(order), {"cpu": cores}),
         param_space={"x": tune.uniform(1.0, 2.0)},
@@ -169,13 +136,7 @@ def _train(order: Order) -> Callable[[dict[str, Any]], None]:
     return train
 
 
-TASKS = {
-    "startup": startup,
-    "reports": reports,
-    "trials": trials,
-    "pauses": pauses,
-    "deadline": deadline,
-}
+TASKS = {**counted(_run), "pauses": pauses, "deadline": deadline}
 
 if __name__ == "__main__":
     serve(TASKS, {name: version(name) for name in ("ray", "pyarrow")})

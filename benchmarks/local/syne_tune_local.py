@@ -26,34 +26,22 @@ from syne_tune.tuner_callback import TunerCallback
 from benchmarks.local.work import (
     METRIC,
     SLOTS,
+    Count,
     Marks,
-    Memory,
     Order,
+    counted,
     handovers,
     kept_to,
     load,
     serve,
-    since_begun,
 )
 
 # Between two looks for results; its default is 5 s.
 LOOK_S = 0.02
 
 
-class Count(TunerCallback):
-    """When the first result came, and how many trials are complete."""
-
-    def __init__(self, trials: int) -> None:
-        self.memory = Memory(trials)
-        self.first: float | None = None
-        self.complete = 0
-
-    def on_trial_result(self, *_: object, **__: object) -> None:
-        self.first = self.first or time.monotonic()
-
-    def on_trial_complete(self, *_: object, **__: object) -> None:
-        self.complete += 1
-        self.memory.finished(self.complete)
+class Counted(Count, TunerCallback):
+    """Counts what it is told."""
 
 
 class Turns(TrialScheduler):
@@ -89,27 +77,6 @@ class Turns(TrialScheduler):
         return "min"
 
 
-def startup(order: Order) -> dict[str, Any]:
-    """Run one trial; return when its report was here."""
-    count, _ = _run(order)
-    assert count.first is not None
-    return {"seconds": count.first - order.started}
-
-
-def reports(order: Order) -> dict[str, Any]:
-    """Let a few trials report over and over."""
-    _run(order)
-    took = since_begun(order.folder, time.monotonic())
-    return {"per_s": order.trials * order.epochs / took}
-
-
-def trials(order: Order) -> dict[str, Any]:
-    """Let many trials report once."""
-    count, _ = _run(order)
-    took = since_begun(order.folder, time.monotonic())
-    return {"per_s": order.trials / took, "bytes_per_trial": count.memory.per_trial()}
-
-
 def pauses(order: Order) -> dict[str, Any]:
     """Let trials take turns on a single slot."""
     _run(order, slots=1, scheduler=Turns(_space(order), order.trials, order.epochs))
@@ -138,11 +105,11 @@ def _space(order: Order) -> dict[str, Any]:
     }
 
 
-def _run(order: Order, slots: int = SLOTS, scheduler: Any = None) -> tuple[Count, Any]:  # noqa: ANN401
+def _run(order: Order, slots: int = SLOTS, scheduler: Any = None) -> tuple[Counted, Any]:  # noqa: ANN401
     # It makes itself a folder of each study's name in here.
     os.environ["SYNETUNE_FOLDER"] = order.folder
     random = RandomSearch(_space(order), metrics=[METRIC], do_minimize=True, random_seed=0)
-    count = Count(order.trials)
+    count = Counted(order.trials)
     tuner = Tuner(
         # It looks for GPUs otherwise, by way of a file where it stands.
         trial_backend=LocalBackend(
@@ -160,13 +127,7 @@ def _run(order: Order, slots: int = SLOTS, scheduler: Any = None) -> tuple[Count
     return count, tuner
 
 
-TASKS = {
-    "startup": startup,
-    "reports": reports,
-    "trials": trials,
-    "pauses": pauses,
-    "deadline": deadline,
-}
+TASKS = {**counted(_run), "pauses": pauses, "deadline": deadline}
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)

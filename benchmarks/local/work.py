@@ -163,6 +163,47 @@ def load(folder: str | Path) -> dict[str, Any] | None:
     return found
 
 
+class Count:
+    """When the first result came, and how many trials are complete; both peers call it so."""
+
+    def __init__(self, trials: int) -> None:
+        super().__init__()
+        self.memory = Memory(trials)
+        self.first: float | None = None
+        self.complete = 0
+
+    def on_trial_result(self, *_: object, **__: object) -> None:
+        self.first = self.first or time.monotonic()
+
+    def on_trial_complete(self, *_: object, **__: object) -> None:
+        self.complete += 1
+        self.memory.finished(self.complete)
+
+
+def counted(run: Callable[[Order], tuple[Count, Any]]) -> dict[str, Task]:
+    """Return the tasks that need nothing of a tuner but to run an order and count."""
+
+    def startup(order: Order) -> dict[str, Any]:
+        """Run one trial; return when its result was here."""
+        count, _ = run(order)
+        assert count.first is not None
+        return {"seconds": count.first - order.started}
+
+    def reports(order: Order) -> dict[str, Any]:
+        """Let a few trials report over and over."""
+        run(order)
+        took = since_begun(order.folder, time.monotonic())
+        return {"per_s": order.trials * order.epochs / took}
+
+    def trials(order: Order) -> dict[str, Any]:
+        """Let many trials report once."""
+        count, _ = run(order)
+        took = since_begun(order.folder, time.monotonic())
+        return {"per_s": order.trials / took, "bytes_per_trial": count.memory.per_trial()}
+
+    return {"startup": startup, "reports": reports, "trials": trials}
+
+
 def serve(tasks: Mapping[str, Task], versions: dict[str, str]) -> None:
     """Do what comes in, a line of JSON for each task, and answer each with a line of JSON."""
     answers = os.dup(1)

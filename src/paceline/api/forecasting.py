@@ -15,7 +15,7 @@ from paceline.api.parts import build, parse_part
 from paceline.api.studies import folded
 from paceline.core.errors import SpecError
 from paceline.core.ports import History, Other
-from paceline.core.values import LEVELS, Config, Mode, loss_of
+from paceline.core.values import LEVELS, Config, Mode, bounds_of, loss_of
 from paceline.engines.sim.traces import read_trace
 from paceline.plots.futures import Fan, FanRow
 from paceline.policies.confidence import confidence, horizons
@@ -119,11 +119,16 @@ def known_of_study(steps: Iterable[Step], number: int, at: int | None) -> Known:
 
 
 def fan_of(
-    known: Known, curves: str, *, target: float | None = None, left_s: float | None = None
+    known: Known,
+    curves: str,
+    *,
+    target: float | None = None,
+    left_s: float | None = None,
+    within: tuple[float, float] | None = None,
 ) -> Fan:
     """Forecast a curve up to its last epoch, and the chance to reach the target in the time left.
 
-    A target or time given here goes before the curve's own.
+    A target, time or range of values given here goes before the curve's own.
     """
     target = known.target if target is None else target
     left_s = known.left_s if left_s is None else left_s
@@ -141,7 +146,7 @@ def fan_of(
         horizons=asked,
         epochs=known.epochs,
         config=known.config,
-        bounds=known.bounds,
+        bounds=known.bounds if within is None else bounds_of(within, known.mode),
         others=known.others[: model.others],
     )
     (forecast,) = model.forecast([history])

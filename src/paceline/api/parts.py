@@ -16,14 +16,12 @@ from typing import Any, Literal, get_type_hints
 import msgspec
 
 from paceline.core.errors import SpecError, unknown
-from paceline.core.ports import Policy
 from paceline.core.values import Part, Value
 
 Kind = Literal["policy", "generator", "allocator", "curve model"]
 
 BUILT_IN: dict[Kind, dict[str, str]] = {
     "policy": {
-        "any_of": "paceline.policies.any_of:AnyOf",
         "asha": "paceline.policies.asha:Asha",
         "asha_stop": "paceline.policies.asha_stop:AshaStop",
         "bandit": "paceline.policies.bandit:Bandit",
@@ -34,6 +32,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "hypersched": "paceline.policies.hypersched:HyperSched",
         "kill_below": "paceline.policies.kill_below:KillBelow",
         "median": "paceline.policies.median:Median",
+        "pasha": "paceline.policies.pasha:Pasha",
         "plateau": "paceline.policies.plateau:Plateau",
         "pop": "paceline.policies.pop:Pop",
         "sha": "paceline.policies.sha:Sha",
@@ -83,16 +82,24 @@ def names(kind: Kind) -> list[str]:
     return sorted({*BUILT_IN[kind], *(point.name for point in entry_points(group=_GROUPS[kind]))})
 
 
+def joined(text: str) -> list[str]:
+    """Return what `a+b` joins; one text where it joins nothing.
+
+    >>> joined("asha:eta=4+plateau:least=1e+0")
+    ['asha:eta=4', 'plateau:least=1e+0']
+    """
+    return _PLUS.split(text.strip())
+
+
 def parse_part(text: str) -> Part:
-    """Return the part written as `name` or `name:key=value,key=value`; `a+b` is any of them.
+    """Return the part written as `name` or `name:key=value,key=value`; `a+b` is one by that name.
 
     >>> parse_part("asha:eta=4,drain=false")
     Part(name='asha', params={'eta': 4, 'drain': False})
     """
-    several = _PLUS.split(text.strip())
-    if len(several) > 1:
-        return Part("any_of", {"policies": list(several)})
-    name, _, rest = several[0].partition(":")
+    if len(joined(text)) > 1:
+        return Part(text.strip())
+    name, _, rest = text.strip().partition(":")
     if rest[:1].isupper():
         # A class of the user's own: `package.module:Class`, parameters after a second colon.
         class_name, _, rest = rest.partition(":")
@@ -110,6 +117,11 @@ def parse_part(text: str) -> Part:
 
 def build(kind: Kind, part: Part) -> Any:  # noqa: ANN401 - the caller knows the port
     """Return the plug-in, made with its parameters; each wrong one is a SpecError."""
+    several = joined(_as_written(part))
+    if kind == "policy" and len(several) > 1:
+        from paceline.policies.any_of import AnyOf  # nothing is imported before it is asked for
+
+        return AnyOf([build(kind, parse_part(each)) for each in several])
     made = _find(kind, part.name)
     hints = get_type_hints(made.__init__)
     known = {
@@ -121,9 +133,6 @@ def build(kind: Kind, part: Part) -> Any:  # noqa: ANN401 - the caller knows the
     for name, value in part.params.items():
         if name not in known:
             raise unknown(f"parameter of {kind} {part.name!r}:", name, known)
-        if known[name] == list[Policy]:
-            given[name] = [build("policy", _nested(each)) for each in value]
-            continue
         try:
             given[name] = msgspec.convert(value, known[name])
         except msgspec.ValidationError as error:
@@ -138,8 +147,11 @@ def build(kind: Kind, part: Part) -> Any:  # noqa: ANN401 - the caller knows the
     return made(**given)
 
 
-def _nested(given: Any) -> Part:  # noqa: ANN401
-    return parse_part(given) if isinstance(given, str) else msgspec.convert(given, Part)
+def _as_written(part: Part) -> str:
+    # The first logs have `a+b` as a part of this name, with a list of what was joined.
+    if part.name == "any_of":
+        return "+".join(map(str, part.params.get("policies", ())))
+    return part.name
 
 
 def _find(kind: Kind, name: str) -> Any:  # noqa: ANN401

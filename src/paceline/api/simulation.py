@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from paceline.allocation.speedup import parse_speedup
-from paceline.api.parts import build, parse_part
+from paceline.api.parts import build, joined, parse_part
 from paceline.api.remembering import Remembering
 from paceline.core.decisions import EndCause, Step
 from paceline.core.errors import LogError, SpecError, unknown
@@ -53,11 +53,15 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # A trace file, or a synthetic workload such as `toy` or `families:noise=0.02`.
     source: str
     policy: str = "asha"
+    # Where configs of a synthetic workload come from; None: drawn by lot. A trace has its own.
+    generator: str | None = None
     allocator: str = "fixed"
     curves: str = "pfn"
     slots: int = 4
     target: float | None = None
     over: int = 1
+    # The least and the greatest value the metric can have, where that is known.
+    range: tuple[float, float] | None = None
     deadline_s: float | None = None
     slot_seconds: float | None = None
     # The last epoch; None: the trace's.
@@ -192,7 +196,8 @@ def _spec_of(log: Sequence[Step]) -> StudySpec:
 
 def _default_name(options: Simulation) -> str:
     base = Path(options.source).name.removesuffix(".gz").removesuffix(".jsonl")
-    return f"{base}-{options.policy.partition(':')[0]}-s{options.slots}-{options.seed}"
+    policy = "+".join(each.partition(":")[0] for each in joined(options.policy))
+    return f"{base}-{policy}-s{options.slots}-{options.seed}"
 
 
 class _Simulator:
@@ -203,12 +208,17 @@ class _Simulator:
         made = None if trace is not None else _synthetic(options.source, options.seed)
         workload: Workload
         if made is not None:
-            workload, generator = made, Part("random", {"space": made.space})
+            workload, generator = made, _generator(options, made)
             metric, mode, epochs = made.metric, made.mode, made.epochs
             trials = options.trials or 100
         else:
             trace = trace or read_trace(options.source)
             workload = Recorded(trace, share=options.share)
+            if options.generator is not None:
+                raise SpecError(
+                    f"generator={options.generator!r} cannot be used with a trace, whose configs "
+                    "were recorded: leave it out, or simulate a synthetic workload."
+                )
             generator = Part("queued", {"configs": _configs(trace, options)})
             header = trace.header
             options = _with_costs(options, header)
@@ -218,6 +228,7 @@ class _Simulator:
             metric=metric,
             mode=mode,
             epochs=min(epochs, options.epochs) if options.epochs is not None else epochs,
+            range=options.range,
             policy=parse_part(options.policy),
             generator=generator,
             allocator=parse_part(options.allocator),
@@ -303,6 +314,11 @@ def _both(
         watch(state)
 
     return keep
+
+
+def _generator(options: Simulation, made: Synthetic) -> Part:
+    part = parse_part(options.generator or "random")
+    return Part(part.name, {"space": made.space, **part.params})
 
 
 def _configs(trace: Trace, options: Simulation) -> list[Config]:

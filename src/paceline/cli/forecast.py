@@ -16,7 +16,7 @@ from paceline.api.forecasting import fan_of, known_of_study, known_of_trace
 from paceline.api.options import DEFAULT_CURVES
 from paceline.api.studies import opened
 from paceline.cli.completing import complete_part
-from paceline.cli.options import duration, json_option, part, store_option
+from paceline.cli.options import bounds, duration, json_option, part, store_option
 from paceline.core.errors import SpecError
 from paceline.machine.story import span
 
@@ -43,6 +43,12 @@ _WIDTH = 41
 )
 @click.option("--target", type=float, help="The value to reach. [default: the source's own]")
 @click.option("--deadline", type=duration, help="Time left. [default: the study's own]")
+@click.option(
+    "--range",
+    "within",
+    type=bounds,
+    help="The least and greatest value the metric can have: 0,1. [default: the study's own]",
+)
 @click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE", help="Draw it as HTML.")
 @store_option
 @json_option
@@ -53,7 +59,7 @@ def forecast(
     plot: str | None,
     store: str,
     as_json: bool,
-    **asked: Any,  # noqa: ANN401 - a curve model, a target and a deadline
+    **asked: Any,  # noqa: ANN401 - a curve model, a target, a deadline and a range
 ) -> None:
     """Show where a curve may go, and its chance to reach the target.
 
@@ -64,7 +70,8 @@ def forecast(
     else:
         with opened(store) as kept:
             known = known_of_study(kept.read(source), trial, at)
-    fan = fan_of(known, asked["curves"], target=asked["target"], left_s=asked["deadline"])
+    asked["left_s"] = asked.pop("deadline")
+    fan = fan_of(known, **asked)
     if plot is not None:
         from paceline.plots.fan import fan_page  # plotly takes longer than most commands
 

@@ -6,6 +6,7 @@ are read. Defaults are the Simulation's own. Does not know what a command does w
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -57,6 +58,19 @@ def capacity(text: str) -> tuple[tuple[float, int], ...]:
                 "600=2,20m=8."
             ) from None
     return tuple(steps)
+
+
+def bounds(text: str) -> tuple[float, float]:
+    """Return the least and the greatest value of `0,1`."""
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        low = high = math.nan
+    if not -math.inf < low < high < math.inf:
+        raise click.BadParameter(
+            f"{text!r} is no range: give the least and the greatest value: 0,1."
+        )
+    return low, high
 
 
 def part(text: str) -> str:
@@ -115,11 +129,13 @@ class Flag(NamedTuple):
 # In the order of the help. `compare` has all but those it has a list for.
 FLAGS = (
     Flag("--policy", "policy", part, "Who judges the trials: a name, or name:key=value,…"),
+    Flag("--generator", "generator", part, "Who proposes configs of a synthetic workload."),
     Flag("--allocator", "allocator", part, "Who divides the slots."),
     Flag("--curves", "curves", part, "The curve model that policies may ask for forecasts."),
     Flag("--slots", "slots", int, "Virtual devices."),
     Flag("--target", "target", float, "End when a trial reports this value."),
     Flag("--over", "over", int, "Ask for the target as the mean of so many reports."),
+    Flag("--range", "range", bounds, "The least and greatest value the metric can have: 0,1."),
     Flag("--deadline", "deadline_s", duration, "End after this much simulated time."),
     Flag("--slot-hours", "slot_seconds", hours, "End when so many hours of slots are used."),
     Flag("--epochs", "epochs", int, "The last epoch of every trial; as recorded if not given."),
@@ -143,6 +159,7 @@ FLAGS = (
 
 _COMPLETIONS: dict[str, Kind] = {
     "policy": "policy",
+    "generator": "generator",
     "allocator": "allocator",
     "curves": "curve model",
 }

@@ -15,7 +15,7 @@ import msgspec
 
 from paceline.api.simulation import Simulation, simulation_of
 from paceline.api.studies import opened
-from paceline.cli.options import FLAGS, hours, store_option, study_argument
+from paceline.cli.options import FLAGS, bounds, hours, store_option, study_argument
 from paceline.cli.progress import Bar
 from paceline.core.errors import PacelineError
 
@@ -79,6 +79,8 @@ def _option(flag: Flag, value: object) -> list[str]:
         return [flag.name]
     if flag.type is hours and isinstance(value, float | int):
         return [flag.name, repr(value / 3600)]
+    if flag.type is bounds and isinstance(value, tuple):
+        return [flag.name, ",".join(map(repr, value))]
     if isinstance(value, tuple):
         return [flag.name, ",".join(f"{at!r}={slots}" for at, slots in value)]
     return [flag.name, str(value)]

@@ -7,7 +7,6 @@ study file is read and how a study is driven is known elsewhere.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -20,7 +19,8 @@ from msgspec.structs import replace
 from paceline.api.durations import seconds_of
 from paceline.cli.completing import complete_part
 from paceline.cli.environment import STORE
-from paceline.cli.options import json_option, part
+from paceline.cli.options import bounds, json_option, part
+from paceline.cli.report import file_name
 from paceline.core.errors import SpecError, StudyTerminated
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ FLAGS = (
     Flag("--deadline", duration, "End after this much active time."),
     Flag("--target", float, "End when a trial reports this value."),
     Flag("--over", int, "Ask for the target as the mean of so many reports."),
+    Flag("--range", bounds, "The least and greatest value the metric can have: 0,1."),
     Flag("--policy", part, "Who judges the trials: a name, or name:key=value,…"),
     Flag("--generator", part, "Where configs come from."),
     Flag("--allocator", part, "Who divides the slots."),
@@ -106,11 +107,7 @@ class Showing(NamedTuple):
 
     def report_for(self, study: str) -> str | None:
         """Return where the study's report goes; None: nowhere."""
-        if self.no_report:
-            return None
-        # A study's name may hold what a file's may not.
-        safe = re.sub(r"[^\w.-]+", "-", study).strip(".-")
-        return self.report or f"{safe or 'study'}.html"
+        return None if self.no_report else self.report or file_name(study)
 
 
 @click.command()

@@ -59,9 +59,6 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     params: dict[str, Value] = {}
 
     def __str__(self) -> str:
-        several = self.params.get("policies")
-        if self.name == "any_of" and isinstance(several, list):
-            return "+".join(map(str, several))
         params = ",".join(f"{key}={value}" for key, value in self.params.items())
         return f"{self.name}:{params}" if params else self.name
 
@@ -155,14 +152,18 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     @property
     def bounds(self) -> tuple[float, float] | None:
         """The metric's range as losses."""
-        if self.range is None or self.mode == "min":
-            return self.range
-        return (-self.range[1], -self.range[0])
+        return None if self.range is None else bounds_of(self.range, self.mode)
 
 
 def _need(good: bool, label: str, found: object, rule: str) -> None:
     if not good:
         raise SpecError(f"{label}={found!r} cannot be meant: {rule}.")
+
+
+def bounds_of(range_: tuple[float, float], mode: Mode) -> tuple[float, float]:
+    """Turn the range of a metric so that lower is better."""
+    low, high = range_
+    return range_ if mode == "min" else (-high, -low)
 
 
 def finite(value: float | None) -> float | None:

@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paceline.core.decisions import AskForecast, Close, End, Stop, WakeAt
-from paceline.core.errors import SpecError
-from paceline.core.ports import Policy  # noqa: TC001 - read when the part is built
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.core.decisions import Entry
-    from paceline.core.ports import Pick, Verdict
+    from paceline.core.ports import Pick, Policy, Verdict
     from paceline.core.views import StudyView, TrialView
 
 # What any of them may say.
@@ -26,9 +24,7 @@ _SHARED = (AskForecast, Close, End, Stop, WakeAt)
 class AnyOf:
     """Policies that stand beside each other."""
 
-    def __init__(self, *, policies: list[Policy]) -> None:
-        if not policies:
-            raise SpecError("any_of needs at least one policy: write them as asha+plateau.")
+    def __init__(self, policies: Sequence[Policy]) -> None:
         self._first, *self._others = policies
 
     def see(self, entry: Entry, study: StudyView) -> None:

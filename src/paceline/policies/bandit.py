@@ -18,6 +18,7 @@ from paceline.core.errors import SpecError
 from paceline.core.events import Opened
 from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
+from paceline.policies.given import boundary_of, one_or_more
 from paceline.policies.order import Quantile
 from paceline.policies.saying import value
 
@@ -33,13 +34,11 @@ class Bandit(Fifo):
     """Keep who is within reach of the best."""
 
     def __init__(self, *, boundary: int | None = None, slack: float = 0.5) -> None:
-        if boundary is not None and boundary < 1:
-            raise SpecError(f"bandit: boundary={boundary} cannot be meant: give 1 or more.")
+        one_or_more("bandit: boundary", boundary)
         if slack < 0.0:
             raise SpecError(f"bandit: slack={slack:g} cannot be meant: give 0 or more.")
-        # None: a tenth of the epochs, at least one.
         self._given = boundary
-        self._boundary = boundary or 1
+        self._boundary = 1
         self._slack = slack
         self._gains = False
         self._start = Quantile(0.5)
@@ -51,7 +50,7 @@ class Bandit(Fifo):
             # A loss above zero is a metric below it, where higher is better.
             self._gains = self._gains or 0.0 < trial.loss < NO_LOSS
         if isinstance(entry, Opened):
-            self._boundary = self._given or max(1, entry.spec.epochs // 10)
+            self._boundary = boundary_of(self._given, entry.spec.epochs)
             self._gains = entry.spec.mode == "min"
 
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:

@@ -11,9 +11,9 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from paceline.core.decisions import Go, Open, Pause
-from paceline.core.errors import SpecError
 from paceline.core.events import Opened
 from paceline.core.ports import Pick
+from paceline.policies.given import boundary_of, one_or_more
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,13 +28,10 @@ class Barrier:
     """March in step."""
 
     def __init__(self, *, every: int | None = None, size: int | None = None) -> None:
-        if every is not None and every < 1:
-            raise SpecError(f"barrier: every={every} cannot be meant: give 1 or more.")
-        if size is not None and size < 1:
-            raise SpecError(f"barrier: size={size} cannot be meant: give 1 or more.")
-        # None: a tenth of the epochs, at least one.
+        one_or_more("barrier: every", every)
+        one_or_more("barrier: size", size)
         self._given = every
-        self._every = every or 1
+        self._every = 1
         self._size = size
         # Rounds that each living trial has done, how many have done so many, and who waits.
         self._rounds: dict[TrialId, int] = {}
@@ -44,7 +41,7 @@ class Barrier:
 
     def see(self, entry: Entry, study: StudyView) -> None:
         if isinstance(entry, Opened):
-            self._every = self._given or max(1, entry.spec.epochs // 10)
+            self._every = boundary_of(self._given, entry.spec.epochs)
         elif isinstance(entry, Open):
             self._move(entry.trial, 0)
         elif isinstance(entry, Pause):

@@ -21,6 +21,7 @@ from paceline.core.errors import SpecError
 from paceline.core.events import Forecasted, Opened
 from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
+from paceline.policies.given import boundary_of, one_or_more
 from paceline.policies.order import Boards
 from paceline.policies.saying import value
 
@@ -36,13 +37,11 @@ class EarlyTerm(Fifo):
     """Stop trials that a forecast gives no chance."""
 
     def __init__(self, *, boundary: int | None = None, delta: float = 0.05) -> None:
-        if boundary is not None and boundary < 1:
-            raise SpecError(f"early_term: boundary={boundary} cannot be meant: give 1 or more.")
+        one_or_more("early_term: boundary", boundary)
         if not 0.0 < delta < 1.0:
             raise SpecError(f"early_term: delta={delta:g} cannot be meant: give one from 0 to 1.")
-        # None: a tenth of the epochs, at least one.
         self._given = boundary
-        self._boundary = boundary or 1
+        self._boundary = 1
         self._delta = delta
         # The best losses of all trials that came to each boundary.
         self._bests = Boards(0.5)
@@ -56,7 +55,7 @@ class EarlyTerm(Fifo):
                 origin = trial.origin(trial.epoch) if study.spec.share else None
                 self._bests.record(trial.epoch, trial.best_loss, origin)
         if isinstance(entry, Opened):
-            self._boundary = self._given or max(1, entry.spec.epochs // 10)
+            self._boundary = boundary_of(self._given, entry.spec.epochs)
 
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
         last = study.spec.epochs

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paceline.core.decisions import Stop
-from paceline.core.errors import SpecError
 from paceline.policies.fifo import Fifo
+from paceline.policies.given import one_or_more
 from paceline.policies.saying import value
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ class KillBelow(Fifo):
     """Stop who is no better than guessing."""
 
     def __init__(self, *, value: float, after: int = 1) -> None:
-        if after < 1:
-            raise SpecError(f"kill_below: after={after} cannot be meant: give 1 or more.")
+        one_or_more("kill_below: after", after)
         self._value = value
         self._after = after
 

@@ -17,6 +17,7 @@ from paceline.core.errors import SpecError
 from paceline.core.events import Opened
 from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
+from paceline.policies.given import one_or_more
 from paceline.policies.order import Boards
 from paceline.policies.saying import value
 
@@ -35,8 +36,7 @@ class Median(Fifo):
     def __init__(self, *, grace: int | None = None, least: int = 3) -> None:
         if grace is not None and grace < 0:
             raise SpecError(f"median: grace={grace} cannot be meant: give 0 or more.")
-        if least < 1:
-            raise SpecError(f"median: least={least} cannot be meant: give 1 or more.")
+        one_or_more("median: least", least)
         # None: a tenth of the epochs.
         self._given = grace
         self._grace = grace or 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from paceline.core.decisions import Stop
 from paceline.core.errors import SpecError
 from paceline.policies.fifo import Fifo
+from paceline.policies.given import one_or_more
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +26,7 @@ class Plateau(Fifo):
     """Lose patience with who stands still."""
 
     def __init__(self, *, patience: int = 10, least: float = 0.0) -> None:
-        if patience < 1:
-            raise SpecError(f"plateau: patience={patience} cannot be meant: give 1 or more.")
+        one_or_more("plateau: patience", patience)
         if least < 0.0:
             raise SpecError(f"plateau: least={least:g} cannot be meant: give 0 or more.")
         self._patience = patience

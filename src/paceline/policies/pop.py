@@ -25,6 +25,7 @@ from paceline.core.events import Forecasted, Opened
 from paceline.core.ports import Pick
 from paceline.core.values import NO_LOSS, Status
 from paceline.policies.confidence import confidence, horizons, promising
+from paceline.policies.given import boundary_of, one_or_more
 from paceline.policies.order import Boards, Quantile
 from paceline.policies.saying import value
 
@@ -51,15 +52,12 @@ class Pop:
         low: float = 0.05,
         k: int = 1,
     ) -> None:
-        if boundary is not None and boundary < 1:
-            raise SpecError(f"pop: boundary={boundary} cannot be meant: give 1 or more.")
+        one_or_more("pop: boundary", boundary)
         if not 0.0 <= low < 1.0:
             raise SpecError(f"pop: low={low:g} cannot be meant: give one from 0 to 1.")
-        if k < 1:
-            raise SpecError(f"pop: k={k} cannot be meant: give 1 or more.")
-        # None: a tenth of the epochs, at least one.
+        one_or_more("pop: k", k)
         self._given = boundary
-        self._boundary = boundary or 1
+        self._boundary = 1
         # The metric's value that whoever learns anything has passed.
         self._kill = kill
         self._low = low
@@ -76,7 +74,7 @@ class Pop:
     def see(self, entry: Entry, study: StudyView) -> None:
         self._foreseen = None
         if isinstance(entry, Opened):
-            self._boundary = self._given or max(1, entry.spec.epochs // 10)
+            self._boundary = boundary_of(self._given, entry.spec.epochs)
         elif isinstance(entry, Cut | Pause):
             self._queue[entry.trial] = None
         elif isinstance(entry, Go | Open):

@@ -1,0 +1,182 @@
+"""A picture of each policy at work, for its page: `make pictures` writes docs/policies/pictures.
+
+All show the same: the recorded runs that come with Paceline, in the same order, on four slots and
+for ten minutes. Drawn by hand as SVG, in colours that read on light and on dark.
+
+One order shows how a policy works, not how good it is: for that, `paceline compare` over many.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from benchmarks.page import ROOT
+from paceline.api.parts import BUILT_IN
+from paceline.api.simulation import Simulation
+from paceline.plots.chronicle import chronicle_of
+from paceline.plots.look import SHADES, shade_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from paceline.core.decisions import Step
+    from paceline.plots.chronicle import AttemptPast, Chronicle
+
+FOLDER = ROOT / "docs" / "policies" / "pictures"
+TRACE = ROOT / "src" / "paceline" / "data" / "cifar10_cnn14.jsonl.gz"
+SLOTS, MINUTES = 4, 10
+# The first order in which the best run is in the middle: the 55th of 100.
+SEED = 1
+# Where a page shows more than the policy as it is by default.
+SHOWN = {
+    "any_of": "asha+plateau:patience=5",
+    "barrier": "barrier+bandit",
+    "kill_below": "kill_below:value=0.15,after=10",
+}
+NAMES = (*BUILT_IN["policy"], *(name for name in SHOWN if name not in BUILT_IN["policy"]))
+
+# The whole, and the frames of its two parts.
+WIDTH, HEIGHT = 760, 316
+LEFT, RIGHT = 62, 744
+BEST_TOP, BEST_BOTTOM = 40, 150
+SLOTS_TOP, ROW, BAR = 168, 24, 18
+SLOTS_BOTTOM = SLOTS_TOP + SLOTS * ROW
+LOW, HIGH = 0.4, 0.8
+
+STYLE = """
+text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#57606a}
+.grid{stroke:#868e96;stroke-opacity:.3}
+.lead{stroke:#1c7ed6;stroke-width:2;fill:none}
+@media(prefers-color-scheme:dark){text{fill:#b1bac4}}
+"""
+
+
+def draw(name: str) -> str:
+    """Return the picture of a policy's page."""
+    policy = SHOWN.get(name, name)
+    steps: list[Step] = []
+    simulation = Simulation(
+        source=str(TRACE), policy=policy, slots=SLOTS, seed=SEED, deadline_s=60.0 * MINUTES
+    )
+    simulation.run(name=name, remember=steps.extend)
+    past = chronicle_of(steps)
+    told = f"{policy}: {len(past.trials)} trials of cifar10_cnn14 on {SLOTS} slots"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
+        f"<title>{told}</title>",
+        f"<style>{STYLE}</style>",
+        *_frames(past.spec.metric),
+        *_bars(past),
+        f'<path class="lead" d="{_lead(past)}"/>',
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _x(seconds: float) -> float:
+    return LEFT + (RIGHT - LEFT) * seconds / (60.0 * MINUTES)
+
+
+def _y(value: float) -> float:
+    inside = min(max(value, LOW), HIGH)
+    return BEST_BOTTOM - (BEST_BOTTOM - BEST_TOP) * (inside - LOW) / (HIGH - LOW)
+
+
+def _frames(metric: str) -> Iterator[str]:
+    middle = (BEST_TOP + BEST_BOTTOM) / 2
+    yield (
+        f'<text transform="rotate(-90 16 {middle:g})" x="16" y="{middle:g}" '
+        f'text-anchor="middle">best {metric}</text>'
+    )
+    for fifth in range(5):
+        value = LOW + (HIGH - LOW) * fifth / 4
+        y = _short(_y(value))
+        yield f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>'
+        yield f'<text x="{LEFT - 8}" y="{y}" dy="4" text-anchor="end">{value:.1f}</text>'
+    for slot in range(SLOTS):
+        y = _short(SLOTS_TOP + slot * ROW + BAR / 2)
+        yield f'<text x="{LEFT - 8}" y="{y}" dy="4" text-anchor="end">slot {slot}</text>'
+    for minute in range(0, MINUTES + 1, 2):
+        x = _short(_x(60.0 * minute))
+        yield f'<path class="grid" d="M{x} {BEST_TOP}V{SLOTS_BOTTOM}"/>'
+        yield f'<text x="{x}" y="{SLOTS_BOTTOM + 18}" text-anchor="middle">{minute}</text>'
+    x = _short((LEFT + RIGHT) / 2)
+    yield f'<text x="{x}" y="{HEIGHT - 10}" text-anchor="middle">study time (minutes)</text>'
+
+
+def _bars(past: Chronicle) -> Iterator[str]:
+    """Draw every attempt on its slot in the colour of what became of its trial, and say which."""
+    found: dict[str, list[AttemptPast]] = {}
+    for attempt in past.attempts:
+        key = shade_key(past.trials[attempt.trials[-1]], past)
+        found.setdefault(key, []).append(attempt)
+    x = float(LEFT)
+    for shade in SHADES:
+        if shade.key not in found:
+            continue
+        bars = "".join(_bar(*span) for span in _spans(found[shade.key], past.now))
+        alive = shade.key in ("ready", "waiting", "running")
+        label = f"{shade.label} at the end" if alive else shade.label
+        yield f'<path fill="{shade.colour}" d="{bars}"/>'
+        yield f'<rect x="{x:g}" y="12" width="12" height="12" fill="{shade.colour}"/>'
+        yield f'<text x="{x + 17:g}" y="22">{label}</text>'
+        x += 32 + 6.6 * len(label)
+
+
+def _spans(attempts: list[AttemptPast], now: float) -> Iterator[tuple[int, float, float]]:
+    """Yield slots with when they were held; two attempts of one trial without a gap are one."""
+    held = sorted(
+        (
+            slot,
+            attempt.trials[-1],
+            attempt.began_at,
+            now if (end := attempt.ended_at) is None else end,
+        )
+        for attempt in attempts
+        for slot in attempt.slots
+    )
+    for (slot, _), group in groupby(held, key=lambda each: each[:2]):
+        began, ended = math.nan, math.nan
+        for _, _, begin, end in group:
+            if begin == ended:
+                ended = end
+                continue
+            if not math.isnan(began):
+                yield slot, began, ended
+            began, ended = begin, end
+        yield slot, began, ended
+
+
+def _bar(slot: int, began: float, ended: float) -> str:
+    left, y = _x(began), SLOTS_TOP + slot * ROW
+    # A gap between neighbours, and something to see of the shortest.
+    width = _short(max(_x(ended) - left - 0.5, 0.4))
+    return f"M{_short(left)} {y}h{width}v{BAR}h-{width}z"
+
+
+def _lead(past: Chronicle) -> str:
+    leads = past.leads
+    path = f"M{_short(_x(leads[0].at))} {_short(_y(leads[0].value))}"
+    for lead in leads[1:]:
+        path += f"H{_short(_x(lead.at))}V{_short(_y(lead.value))}"
+    return f"{path}H{_short(_x(past.now))}"
+
+
+def _short(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0")
+
+
+def main() -> None:
+    """Write all pictures, or those that are named."""
+    FOLDER.mkdir(exist_ok=True)
+    for name in sys.argv[1:] or NAMES:
+        path = FOLDER / f"{name}.svg"
+        path.write_text(draw(name), encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
