@@ -116,5 +116,6 @@ def test_the_environment_is_read_in_one_module_alone() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
-    # Workers get the driver's environment and set their share of devices; they ask it nothing.
-    assert readers == {"environment.py", "life.py", "nest.py"}
+    # Workers and the service for shared GPUs get the driver's environment, and more; they ask it
+    # nothing.
+    assert readers == {"environment.py", "life.py", "mps.py", "nest.py"}

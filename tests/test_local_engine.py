@@ -17,9 +17,10 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.values import Part, StudySpec
 from paceline.engines.local.devices import Devices
-from paceline.engines.local.engine import LocalEngine, Patience
+from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.nest import Nest
 from paceline.engines.local.shelf import Shelf
+from paceline.engines.local.staff import Patience
 from paceline.testing.engines import EngineContract
 from paceline.testing.hand import FAR, WHY, Advising, Hand, amend, opened
 from paceline.testing.studies import Trained

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from paceline import integrations as integrations
     from paceline.api.results import Result, SavedCheckpoint, TrialResult
     from paceline.api.simulation import SimResult, Simulation
     from paceline.api.study import Study, tune
@@ -107,6 +108,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "integrations":
+        return import_module("paceline.integrations")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")

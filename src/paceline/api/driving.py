@@ -8,11 +8,13 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
+import warnings
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from paceline.api.interrupts import Interrupts
 from paceline.api.options import deadline_s, generator_of
@@ -24,9 +26,11 @@ from paceline.core.errors import SpecError, StudyFailed, StudyTerminated
 from paceline.core.events import FORMAT, Opened, Resumed, Submitted
 from paceline.engines.advice import Advice
 from paceline.engines.local.devices import find_devices
-from paceline.engines.local.engine import LocalEngine, Patience
+from paceline.engines.local.engine import LocalEngine
+from paceline.engines.local.mps import Mps
 from paceline.engines.local.nest import Nest
 from paceline.engines.local.shelf import Shelf
+from paceline.engines.local.staff import Patience
 from paceline.engines.loop import run
 from paceline.machine.machine import Machine
 from paceline.plan.settings import canonical
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from paceline.core.events import AnyEvent, Command
     from paceline.core.ports import Store
     from paceline.core.values import Config, StudySpec, Value
+    from paceline.engines.local.devices import Devices
     from paceline.machine.state import StudyState
 
     # Shown the state and the newest steps after each round of the loop, also where there are none.
@@ -66,11 +71,12 @@ class Driver:
         self._called = time.monotonic()
         self._train = train
         self._options = options
-        self._told = told or {}
+        self._told = dict(told or {})
         self._interrupts = Interrupts()
         url = options.get("store")
         self._store: Store = MemoryStore() if url is None else open_store(url, create=True)
         self._engine: LocalEngine | None = None
+        self._mps: Mps | None = None
         try:
             self._store.claim(spec.name)
             self._log = self._logged(spec)
@@ -86,7 +92,7 @@ class Driver:
             advice = Advice(curves, brains.generator, self.machine.state)
             self._engine = self._made(advice)
         except BaseException:
-            self._store.close()
+            self.close()
             raise
 
     def __enter__(self) -> Self:
@@ -99,6 +105,8 @@ class Driver:
         """End everything that was started; the log stays."""
         if self._engine is not None:
             self._engine.close()
+        if self._mps is not None:
+            self._mps.close()
         self._store.close()
 
     @property
@@ -231,7 +239,7 @@ class Driver:
         return self.machine.over
 
     def _made(self, advice: Advice) -> LocalEngine:
-        devices = find_devices(self._options.get("slots"))
+        devices = self._shared(find_devices(self._options.get("slots")))
         hang = self._options.get("hang")
         return LocalEngine(
             self.spec,
@@ -242,6 +250,17 @@ class Driver:
             patience=Patience(hang_s=None if hang is None else deadline_s(hang)),
             began=self._called,
         )
+
+    def _shared(self, devices: Devices) -> Devices:
+        """Let trials that share a GPU run at the same time there, where that can be had."""
+        if not devices.gpus or self.spec.pack == 1 or not self._options.get("mps", True):
+            return devices
+        self._mps = Mps(devices.gpus)
+        if self._mps.note:
+            word = f"trials that share a GPU take turns: {self._mps.note}."
+            warnings.warn(word, RuntimeWarning, stacklevel=2)
+        self._told["mps"] = self._mps.note or "up"
+        return replace(devices, mps=self._mps.pipe)
 
     def _folder(self, url: str | None) -> Path:
         given = self._options.get("files")

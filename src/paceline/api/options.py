@@ -50,6 +50,11 @@ class Options(TypedDict, total=False):
     trials: int
     # A number of GPUs, or of cores where there are none; "cpu:4", "gpu:2".
     slots: int | str
+    # At most so many slots for one trial, at most so many trials on one slot.
+    span: int
+    pack: int
+    # Let trials that share a GPU run at the same time, by NVIDIA's service. By default where it is.
+    mps: bool
     seed: int
     # Where the study is kept, so that it survives its driver: a name and a store.
     name: str
@@ -107,6 +112,8 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
         share=options.get("share", not ray_spelled(train)),
         retries=options.get("retries", 3),
         standing="space" not in options,
+        span=options.get("span", 1),
+        pack=options.get("pack", 1),
     )
     if spec.curves.name == "oracle":
         raise SpecError("the oracle looks the future up: it works in `paceline simulate` alone.")

@@ -62,6 +62,8 @@ FLAGS = (
     Flag("--generator", part, "Where configs come from."),
     Flag("--allocator", part, "Who divides the slots."),
     Flag("--slots", str, "GPUs, or cores where there are none: 8, cpu:4, gpu:2."),
+    Flag("--span", int, "Slots that a trial may hold."),
+    Flag("--pack", int, "Trials that may share a slot."),
     Flag("--trials", int, "Open at most so many."),
     Flag("--slot-hours", float, "End when so many hours of slots are used."),
     Flag("--seed", int, "Decides configs and training."),

@@ -39,6 +39,8 @@ class Cause(StrEnum):
     FAILED = "failed"
     # The device or the driver went away under it; this costs no retry.
     LOST = "lost"
+    # It ran out of memory on a slot it shared: this costs no retry, and it gets a whole one next.
+    CROWDED = "crowded"
 
 
 class Event(Struct, frozen=True, kw_only=True, tag=str.lower, gc=False, omit_defaults=True):
@@ -72,6 +74,8 @@ class Reported(Event, frozen=True, kw_only=True):
     metrics: Metrics
     # How long this epoch took.
     seconds: float
+    # The share of its slot's memory that the attempt held then; 0: nobody has measured it.
+    memory: float = 0.0
 
 
 class Saved(Event, frozen=True, kw_only=True):

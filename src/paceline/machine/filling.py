@@ -169,7 +169,7 @@ class Filler:
         if wanted is None:
             widths = self._allocator.place(_Demands(state, trial, coming=state.new), state)
             wanted = widths.get(trial.id, 1.0)
-        width = _clipped(wanted, state)
+        width = _clipped(_roomy(wanted, trial, state), state)
         if width > 1.0:
             width = float(min(int(width), max(1, len(state.slots.idle))))
         slots = state.slots.find(width)
@@ -257,7 +257,7 @@ def _moves(widths: Mapping[TrialId, float], state: StudyState) -> list[tuple[Att
         trial = state.trials[number]
         attempt = trial.attempt
         if attempt is not None and attempt.trial is trial and rested(attempt, state):
-            width = _clipped(wanted, state)
+            width = _clipped(_roomy(wanted, trial, state), state)
             if width != attempt.width:
                 moves.append((attempt, width))
     return moves
@@ -314,6 +314,11 @@ class _Demand:
     def work(self) -> float:
         epochs = self._trial.goal - self._trial.epoch
         return max(epochs, 0) * self._paces.epoch_s(self._trial.id)
+
+
+def _roomy(width: float, trial: Trial, state: StudyState) -> float:
+    """Return the width, or what the trial's memory needs; unmeasured, as much as any other's."""
+    return max(width, trial.least or state.least)
 
 
 def _clipped(width: float, state: StudyState) -> float:

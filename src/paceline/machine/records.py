@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Leaf: TypeAlias = "Node[Trial, Attempt]"
 
+# A first epoch may not have shown all that training takes.
+_HEADROOM = 1.1
+
 
 class Trial:
     """One config on its way to its last epoch. Sees its path's reports up to its goal."""
@@ -37,6 +40,7 @@ class Trial:
         "goal",
         "id",
         "leaf",
+        "least",
         "loss",
         "opened_at",
         "source",
@@ -57,6 +61,8 @@ class Trial:
         self.best_loss = NO_LOSS
         self.best_epoch = 0
         self.failures = 0
+        # The least width at which its memory has room, as far as it was measured; 0: it was not.
+        self.least = 0.0
         # How it ended for good; None while it lives.
         self.ended: Status | None = None
         # Who trains for it now: its own attempt, or one on a prefix it shares.
@@ -68,6 +74,12 @@ class Trial:
     @property
     def alive(self) -> bool:
         return self.ended is None
+
+    def takes(self, memory: float) -> float:
+        """It took this share of a slot's memory; return the least width at which it has room."""
+        share = memory * _HEADROOM
+        self.least = max(self.least, 1.0 if share > 0.5 else 1.0 / int(1.0 / share))
+        return self.least
 
     @property
     def status(self) -> Status:

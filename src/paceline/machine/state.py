@@ -72,6 +72,8 @@ class StudyState:
         self.strays = 0
         # Trials opened in a row that needed no training, because all was known.
         self.idle_opens = 0
+        # The least width at which every trial whose memory was measured has room.
+        self.least = 0.0
         self.meter = Meter()
         self.files = Files()
         self.paces = Paces()
@@ -148,6 +150,8 @@ class StudyState:
             self.strays += 1
             return
         attempt.epoch = epoch
+        if event.memory:
+            self.least = max(self.least, attempt.trial.takes(event.memory))
         self.epochs_trained += 1
         if self.elastic:
             self.paces.reported(attempt, event)
@@ -248,6 +252,8 @@ class StudyState:
         self.subject = attempt.trial
         if event.cause is e.Cause.FAILED:
             attempt.trial.failures += 1
+        elif event.cause is e.Cause.CROWDED:
+            attempt.trial.takes(1.0)
         elif event.cause is e.Cause.FINISHED:
             lead = attempt.trial
             for trial in {lead.id: lead, **{other.id: other for other in attempt.members}}.values():

@@ -207,6 +207,8 @@ def _ended(event: e.Ended) -> str | None:
             return f"attempt {event.attempt} fails{note}"
         case e.Cause.LOST:
             return f"attempt {event.attempt} is lost{note}"
+        case e.Cause.CROWDED:
+            return f"attempt {event.attempt} finds no memory on a slot it shares{note}"
         case e.Cause.FINISHED:
             return f"attempt {event.attempt} ends: there are no further epochs"
     return None

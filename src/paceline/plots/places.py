@@ -43,6 +43,7 @@ _CAUSES = {
     Cause.HALTED: "was ended at once",
     Cause.FAILED: "failed",
     Cause.LOST: "was lost",
+    Cause.CROWDED: "found no memory on a slot it shared",
 }
 
 
@@ -172,7 +173,7 @@ class _Bar:
 
     @property
     def broken(self) -> bool:
-        return self.attempt.cause in (Cause.FAILED, Cause.LOST)
+        return self.attempt.cause in (Cause.FAILED, Cause.LOST, Cause.CROWDED)
 
     @property
     def height(self) -> float:

@@ -108,7 +108,9 @@ class Teller:
             return Said(
                 at, "trial {} fails: {}" if lines else "trial {} fails", (lead, *lines[-1:])
             )
-        elif event.cause is e.Cause.FINISHED and state.trials[lead].epoch < state.spec.epochs:
+        if event.cause is e.Cause.CROWDED:
+            return Said(at, "trial {} finds no memory on a shared slot and gets its own", (lead,))
+        if event.cause is e.Cause.FINISHED and state.trials[lead].epoch < state.spec.epochs:
             return _finished(at, lead, state)
         return None
 

@@ -52,6 +52,11 @@ class Begin(Message, frozen=True, kw_only=True):
     # Save when this many times the cost of a save has passed since the last; None: not for that.
     patience: float | None
     width: float
+    # Which of the attempt's processes this is, and the file by which they find each other.
+    rank: int
+    meeting: str
+    # What its slot has of memory; 0: nobody wants to know what share of it is taken.
+    slot_bytes: int
     device: str
     threads: int
     environ: dict[str, str]
@@ -76,6 +81,19 @@ class Best(Message, frozen=True, kw_only=True):
 
 class Release(Message, frozen=True, kw_only=True):
     """There is nothing more to do: unwind and end."""
+
+
+# Between the first process of a wide attempt and the others, besides Release
+
+
+class Reached(Message, frozen=True, kw_only=True):
+    """This process has trained the epoch too."""
+
+
+class Onward(Message, frozen=True, kw_only=True):
+    """Begin the next epoch, by this config."""
+
+    config: Config
 
 
 # From the worker
@@ -106,6 +124,8 @@ class Report(Message, frozen=True, kw_only=True):
     # What came of its checkpoint, where that was saved before the epoch was told: one message, so
     # that nobody ever knows the one and not the other.
     saved: Wrote | Skipped | None = None
+    # The share of its slot's memory that it holds, told once.
+    memory: float = 0.0
 
 
 class Spoilt(Message, frozen=True, kw_only=True):
@@ -122,11 +142,20 @@ class Failed(Message, frozen=True, kw_only=True):
     """The training function raised."""
 
     note: str
+    # It ran out of memory.
+    starved: bool = False
+
+
+class Bereft(Message, frozen=True, kw_only=True):
+    """Another process of this attempt is gone; that one, or its end, says why."""
+
+    rank: int
 
 
 ToWorker: TypeAlias = Begin | Order | Best | Release
-FromWorker: TypeAlias = Report | Wrote | Skipped | Spoilt | Done | Failed
-AnyMessage: TypeAlias = ToWorker | FromWorker
+BetweenWorkers: TypeAlias = Reached | Onward
+FromWorker: TypeAlias = Report | Wrote | Skipped | Spoilt | Done | Failed | Bereft
+AnyMessage: TypeAlias = ToWorker | BetweenWorkers | FromWorker
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyMessage)

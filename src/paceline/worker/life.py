@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.errors import CheckpointError, SpecError
 from paceline.worker.channel import Begin, Channel, Done, Failed, Spoilt
 from paceline.worker.keeping import seed_everything
+from paceline.worker.memory import ran_out
 from paceline.worker.ray_style import running
 from paceline.worker.trial import Trial, Unwind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from paceline.worker.ties import Ties
 
     Train = Callable[[Any], Any]
 
@@ -51,14 +54,14 @@ def ray_spelled(train: Train) -> bool:
     return needed[0].name in ("config", "cfg", "params")
 
 
-def live(channel: Channel, train: Train) -> int:
+def live(channel: Channel, train: Train, ties: Ties) -> int:
     """Be one attempt; return the process's exit code."""
     begin = channel.receive(wait=True)
     if not isinstance(begin, Begin):
         return 0  # the driver needs nobody any more
     _settle_in(begin)
     try:
-        trial = Trial(begin, channel)
+        trial = Trial(begin, channel, ties)
     except CheckpointError as error:
         channel.send(Spoilt(note=str(error)))
         return 0
@@ -68,7 +71,7 @@ def live(channel: Channel, train: Train) -> int:
         return 0
     except BaseException as error:
         traceback.print_exc()
-        channel.send(Failed(note=_tail(error)))
+        channel.send(Failed(note=_tail(error), starved=ran_out(error)))
         return 1
     finally:
         for stream in (sys.stdout, sys.stderr):

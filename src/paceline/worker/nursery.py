@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.worker.channel import Channel
 from paceline.worker.life import live
+from paceline.worker.ties import Ties
 from paceline.worker.wire import AnyWord, Exited, Fork, Kill, Load, Loaded, Wire
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class Nursery:
         if isinstance(word, Load):
             self._load(word.path)
         elif isinstance(word, Fork):
-            self._fork(word.worker, self._wire.descriptor())
+            fds = [self._wire.descriptor() for _ in range(1 + word.links)]
+            self._fork(word.worker, fds)
         elif isinstance(word, Kill) and word.worker in self._pids:
             _signal_all(self._pids[word.worker], word.signal)
 
@@ -86,12 +88,13 @@ class Nursery:
         else:
             self._wire.send(Loaded())
 
-    def _fork(self, worker: int, fd: int) -> None:
+    def _fork(self, worker: int, fds: list[int]) -> None:
         parent = os.getpid()
         pid = os.fork()
         if pid:
             self._pids[worker] = pid
-            os.close(fd)
+            for fd in fds:
+                os.close(fd)
             return
         code = _STILLBORN
         try:
@@ -102,13 +105,14 @@ class Nursery:
                 self._wire.close()
                 # A session of its own: what it starts can be ended with it.
                 os.setsid()
-                code = self._live(fd)
+                code = self._live(fds)
         finally:
             os._exit(code)
 
-    def _live(self, fd: int) -> int:
+    def _live(self, fds: list[int]) -> int:
         assert self._train is not None
-        return live(Channel(socket.socket(fileno=fd)), self._train)
+        channel, *links = (Channel(socket.socket(fileno=fd)) for fd in fds)
+        return live(channel, self._train, Ties(links))
 
     def _reap(self) -> None:
         workers = {pid: worker for worker, pid in self._pids.items()}

@@ -2,7 +2,8 @@
 
 Knows the trial's settings, its order (how far to train, where to save) and its channel to the
 driver. Reports are sent and never waited for; orders are looked at inside `report`. At its goal an
-attempt saves and waits for what comes next.
+attempt saves and waits for what comes next. Of a wide trial's processes the first does all this,
+and the others follow it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from paceline.core.values import Config, Metrics, loss_of
 from paceline.plan.settings import PIECEWISE, setting_at
 from paceline.worker import container
 from paceline.worker.channel import (
+    Bereft,
     Best,
     Channel,
     Order,
@@ -25,7 +27,9 @@ from paceline.worker.channel import (
     Skipped,
     Wrote,
 )
-from paceline.worker.keeping import Keeper
+from paceline.worker.keeping import Keeper, seed_everything
+from paceline.worker.memory import taken
+from paceline.worker.ties import Ties, seed_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +44,10 @@ class Unwind(BaseException):
 class Trial:
     """One config on its way, as its training function sees it."""
 
-    def __init__(self, begin: Begin, channel: Channel) -> None:
+    def __init__(self, begin: Begin, channel: Channel, ties: Ties) -> None:
         self._begin = begin
         self._channel = channel
+        self._ties = ties
         self._config = begin.config
         self._goal = begin.goal
         self._save_at = begin.save_at
@@ -87,8 +92,18 @@ class Trial:
 
     @property
     def rank(self) -> int:
-        """Which process of the trial this is; 0 reports."""
-        return 0
+        """Which process of the trial this is, from 0; process 0 reports and saves."""
+        return self._begin.rank
+
+    @property
+    def size(self) -> int:
+        """How many processes train this trial: one on each of its slots."""
+        return max(1, int(self._begin.width))
+
+    @property
+    def meeting(self) -> str:
+        """The file by which the processes of a wide trial find each other; else empty."""
+        return self._begin.meeting
 
     @property
     def device(self) -> str:
@@ -149,6 +164,8 @@ class Trial:
             self._keeper.restore_random()
         while self._done < self._begin.epochs:
             self._epoch = self._done
+            if self.size > 1:
+                seed_everything(seed_of(self.seed, self.rank, self._epoch))
             self._began = time.monotonic()
             yield self._epoch
             if self._done == self._epoch:
@@ -168,6 +185,10 @@ class Trial:
         seconds = time.monotonic() - self._began
         settled = _settled(metrics, self._begin.metric)
         self._done += 1
+        if self.rank:
+            self._follow()
+            return
+        self._await_others()
         self._hear()
         loss = loss_of(settled.get(self._begin.metric), self._begin.sign)
         better = loss < self._best
@@ -178,7 +199,15 @@ class Trial:
         # move the goal on.
         precious = self._done == self._begin.epochs or (possible and better)
         saved = self._save(files) if precious else None
-        self._channel.send(Report(epoch=self._done, metrics=settled, seconds=seconds, saved=saved))
+        self._channel.send(
+            Report(
+                epoch=self._done,
+                metrics=settled,
+                seconds=seconds,
+                saved=saved,
+                memory=self._memory(),
+            )
+        )
         if not precious:
             self._hear()
             ordered = self._done >= self._goal or self._done in self._save_at
@@ -189,6 +218,7 @@ class Trial:
             if message is None:
                 raise Unwind  # the driver is gone
             self._take(message)
+        self._ties.lead(self._config)
 
     @property
     def silent(self) -> bool:
@@ -197,12 +227,19 @@ class Trial:
 
     def finish(self) -> None:
         """Save the end of a function that returned before its goal, if it keeps anything."""
-        if self._keeper and self._saved != self._done:
+        if not self.rank and self._keeper and self._saved != self._done:
             self._channel.send(self._save(None))
 
     def restored_files(self) -> dict[str, bytes] | None:
         """Return the files that a checkpoint in Ray's spelling holds."""
         return self._files
+
+    def _memory(self) -> float:
+        """Return the share of its slot's memory that the first epoch has taken; later 0."""
+        slot = self._begin.slot_bytes
+        if not slot or self._done != self._begin.start + 1:
+            return 0.0
+        return taken(self.device) / slot
 
     def _due(self) -> bool:
         patience = self._begin.patience
@@ -226,7 +263,22 @@ class Trial:
         elif isinstance(message, Best):
             self._best = min(self._best, message.loss)
         elif isinstance(message, Release):
+            self._ties.release()
             raise Unwind
+
+    def _await_others(self) -> None:
+        """Wait until all processes of the trial have trained this epoch: what is told is done."""
+        missing = self._ties.gather()
+        if missing is not None:
+            self._channel.send(Bereft(rank=missing))
+            raise Unwind
+
+    def _follow(self) -> None:
+        """Wait until the first process goes on, and go on as it does."""
+        config = self._ties.follow()
+        if config is None:
+            raise Unwind
+        self._config = config
 
     def _save(self, files: dict[str, bytes] | None) -> Wrote | Skipped:
         started = time.monotonic()

@@ -27,9 +27,10 @@ class Load(Struct, frozen=True, tag="load"):
 
 
 class Fork(Struct, frozen=True, tag="fork"):
-    """Make a worker; its end of a channel comes along."""
+    """Make a worker; its end of a channel comes along, and its links to others of its gang."""
 
     worker: int
+    links: int = 0
 
 
 class Kill(Struct, frozen=True, tag="kill"):

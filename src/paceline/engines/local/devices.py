@@ -6,15 +6,18 @@ own. Does not know who holds what.
 
 from __future__ import annotations
 
+import math
 import os
-from typing import TYPE_CHECKING
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
 from paceline.core.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from paceline.core.values import SlotId
 
@@ -26,40 +29,81 @@ _THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
 )
 
+# The network interface that leads nowhere but here.
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+class Gpu(NamedTuple):
+    """A GPU by its identifier, and its memory."""
+
+    name: str
+    bytes: int
+
 
 class Devices(Struct, frozen=True):
     """What slots are made of: `gpus` by their identifiers, or cores where there are none."""
 
+    # How many of them the study begins with.
     slots: int
     cores: int
     gpus: tuple[str, ...] = ()
+    # What each of the GPUs has of memory.
+    gpu_bytes: tuple[int, ...] = ()
+    # Where trials that share a GPU find the service that lets them run at the same time.
+    mps: str = ""
 
     @property
     def device(self) -> str:
         """What a training function gives to its framework."""
         return "cuda" if self.gpus else "cpu"
 
-    def more(self, held: int, wanted: int) -> int:
-        """Return how many further slots there can be: any number of cores, GPUs while they last."""
-        return max(0, min(wanted, len(self.gpus) - held)) if self.gpus else wanted
+    def more(self, used: Collection[SlotId], wanted: int) -> Sequence[SlotId]:
+        """Return so many further slots: cores without end, GPUs while they last."""
+        if self.gpus:
+            return [slot for slot in range(len(self.gpus)) if slot not in used][:wanted]
+        fresh = max(used, default=-1) + 1
+        return range(fresh, fresh + wanted)
+
+    def missing(self) -> set[SlotId]:
+        """Return the slots whose GPUs cannot be found any more."""
+        if not self.gpus:
+            return set()
+        present = {gpu.name for gpu in self.look()}
+        return {slot for slot, name in enumerate(self.gpus) if name not in present}
+
+    def look(self) -> Sequence[Gpu]:
+        """Return the GPUs that can be found now."""
+        return _gpus()
 
     def threads(self, width: float) -> int:
-        """Return how many threads an attempt of this width may use, so that all fit."""
-        return max(1, int(self.cores * width / max(1, self.slots)))
+        """Return how many threads each process of this width may use, so that all fit."""
+        return max(1, int(self.cores * min(width, 1.0) / max(1, self.slots)))
+
+    def slot_bytes(self, slot: SlotId) -> int:
+        """Return what a slot has of memory: its GPU's, or its share of the machine's."""
+        if self.gpus:
+            return self.gpu_bytes[slot] if slot < len(self.gpu_bytes) else 0
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(1, self.slots)
 
     def thread_limits(self) -> dict[str, str]:
         """Return the variables that keep libraries to one slot's threads."""
         return dict.fromkeys(_THREAD_VARIABLES, str(self.threads(1.0)))
 
-    def variables(self, slots: Sequence[SlotId], width: float) -> dict[str, str]:
-        """Return the variables that keep a process to its devices."""
+    def variables(self, slots: Sequence[SlotId], width: float, rank: int) -> dict[str, str]:
+        """Return the variables that keep the process of this rank to its own device."""
         variables = dict.fromkeys(_THREAD_VARIABLES, str(self.threads(width)))
-        if self.gpus:
-            visible = (self.gpus[slot] for slot in slots if slot < len(self.gpus))
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
-        else:
-            # A study on cores keeps its hands off GPUs that it was not given.
-            variables["CUDA_VISIBLE_DEVICES"] = ""
+        slot = slots[rank]
+        # A study on cores keeps its hands off GPUs that it was not given.
+        visible = self.gpus[slot] if slot < len(self.gpus) else ""
+        variables["CUDA_VISIBLE_DEVICES"] = visible
+        if self.mps and width < 1.0:
+            variables["CUDA_MPS_PIPE_DIRECTORY"] = self.mps
+            # Twice its share, as NVIDIA advises: what one leaves idle another may use.
+            share = min(100, math.ceil(200 * width))
+            variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(share)
+        if len(slots) > 1:
+            # All of a gang are on this machine: nobody has to ask what its name resolves to.
+            variables["GLOO_SOCKET_IFNAME"] = variables["NCCL_SOCKET_IFNAME"] = _LOOPBACK
         return variables
 
 
@@ -71,7 +115,7 @@ def find_devices(slots: int | str | None = None) -> Devices:
     """
     cores = _cores()
     kind, count = _asked(slots)
-    gpus = () if kind == "cpu" else _gpus()
+    gpus: Sequence[Gpu] = () if kind == "cpu" else _gpus()
     if kind == "gpu" and not gpus:
         raise SpecError(
             f"slots={slots!r} asks for GPUs and none was found: install nvidia-ml-py and a driver, "
@@ -86,7 +130,8 @@ def find_devices(slots: int | str | None = None) -> Devices:
             f"slots={slots!r} are more than the {len(gpus)} GPUs here: give at most so many, or "
             f"'cpu:{count}' for cores."
         )
-    return Devices(count, cores, gpus[:count])
+    names, sizes = tuple(gpu.name for gpu in gpus), tuple(gpu.bytes for gpu in gpus)
+    return Devices(count, cores, names, sizes)
 
 
 def _asked(slots: int | str | None) -> tuple[str, int | None]:
@@ -106,7 +151,7 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _gpus() -> tuple[str, ...]:
+def _gpus() -> Sequence[Gpu]:
     try:
         import pynvml
     except ImportError:
@@ -115,8 +160,14 @@ def _gpus() -> tuple[str, ...]:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return ()
+    found = []
     try:
-        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        return tuple(pynvml.nvmlDeviceGetUUID(handle) for handle in handles)
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            # One that has fallen off its bus is still counted, and answers nothing.
+            with suppress(pynvml.NVMLError):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                size = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+                found.append(Gpu(pynvml.nvmlDeviceGetUUID(handle), size))
     finally:
         pynvml.nvmlShutdown()
+    return found

@@ -1,58 +1,41 @@
 """The local engine: attempts as processes on this machine, their reports as facts.
 
-Knows the wall clock, workers and their channels, and when to lose patience with one. The same
-decisions go in and the same kinds of facts come out as in the simulator. Nothing here decides
-anything: it carries out, and tells.
+Knows the wall clock, what workers say and what it means for the study. The same decisions go in and
+the same kinds of facts come out as in the simulator. Nothing here decides anything: it carries out,
+and tells.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import select
 import selectors
-import signal
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.values import loss_of
 from paceline.engines.local.beside import Beside
+from paceline.engines.local.briefing import Briefing
 from paceline.engines.local.clock import Clock
-from paceline.engines.local.life import Life
 from paceline.engines.local.past import Past
+from paceline.engines.local.staff import Patience, Staff
 from paceline.worker import channel as c
-from paceline.worker.trial import name_of
-from paceline.worker.wire import Exited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from paceline.core.decisions import Step
     from paceline.core.ports import Adviser
-    from paceline.core.values import AttemptId, Config, StudySpec
+    from paceline.core.values import Config, StudySpec
     from paceline.engines.local.devices import Devices
+    from paceline.engines.local.life import Life, Member
     from paceline.engines.local.nest import Nest
     from paceline.engines.local.shelf import Shelf
 
-# Saving may take a twentieth of the time, no more: that bounds what a crash costs.
-_SAVE_SHARE = 20.0
-
-
-class Patience(Struct, frozen=True, kw_only=True):
-    """How long the engine waits for workers, in seconds."""
-
-    # From a soft end to a hard one.
-    grace_s: float = 5.0
-    # The same when the study is over: its result does not wait.
-    last_grace_s: float = 0.1
-    # Without any report for so long an attempt is taken for hanging; None: never.
-    hang_s: float | None = None
+_GPU_GONE = "its GPU is gone"
 
 
 class LocalEngine:
@@ -70,16 +53,15 @@ class LocalEngine:
         began: float | None = None,
     ) -> None:
         self._spec = spec
-        self._nest = nest
         self._devices = devices
         self._adviser = adviser
         self._patience = patience or Patience()
         self._shelf = shelf
+        self._briefing = Briefing(spec, devices, shelf)
         self._clock = Clock(began)
         self._applied = -1
         self._configs: list[Config] = []
-        self._lives: dict[AttemptId, Life] = {}
-        self._by_worker: dict[int, Life] = {}
+        self._staff = Staff(nest, self._clock, self._patience)
         # Of the log that is being resumed.
         self._past = Past()
         # Those who have said that they saved: at their goal they go, unless it is moved on.
@@ -87,13 +69,14 @@ class LocalEngine:
         # The best loss so far: whoever beats it saves at once.
         self._best: float | None = None
         self._slots = list(range(devices.slots))
+        # Slots whose GPUs were there and cannot be found any more.
+        self._lost: set[int] = set()
         self._told: deque[e.AnyEvent] = deque()
         self._opened = self._closed = False
         self._beside = Beside()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(nest.wire.fileno(), selectors.EVENT_READ, None)
+        self._selector = self._staff.selector
         self._selector.register(self._beside.fileno(), selectors.EVENT_READ, self._beside)
-        nest.prepare(devices.slots)
+        self._staff.prepare(devices.slots)
 
     # The port
 
@@ -157,20 +140,14 @@ class LocalEngine:
             return
         self._closed = True
         until = self.now + (self._patience.last_grace_s if grace_s is None else grace_s)
-        for life in self._lives.values():
-            self._nest.kill(life.worker, signal.SIGTERM)
+        self._staff.end_all()
         try:
-            while self._lives and not self._nest.wire.closed and self.now < until:
+            while self._staff.lives and not self._staff.orphaned and self.now < until:
                 for key, _ in self._selector.select(max(0.0, until - self.now)):
                     self._listen(key.data)
         finally:  # an interrupt ends our patience
-            for life in self._lives.values():
-                self._nest.kill(life.worker, signal.SIGKILL)
-                life.channel.close()
-            self._nest.close(self._patience.last_grace_s)
-            self._selector.close()
+            self._staff.close()
             self._beside.close()
-            self._lives.clear()
             self._told.clear()
 
     # Facts
@@ -184,40 +161,41 @@ class LocalEngine:
             self._told.append(e.Ended(at=self.now, attempt=attempt, cause=e.Cause.LOST, note=note))
         for ask in past.asked.values():
             _ACT[type(ask)](self, ask)
+        if self._devices.gpus:
+            self._clock.after(self._patience.look_s, self._keep_looking)
         if self._patience.hang_s is not None:
             self._clock.after(self._patience.hang_s / 4, self._look_for_hanging)
 
-    def _listen(self, source: Life | Beside | None) -> None:
-        if source is None:
-            for word in self._nest.words():
-                if isinstance(word, Exited):
-                    self._exited(word)
-            if self._nest.wire.closed and not self._closed:
-                self._bereaved()
-        elif isinstance(source, Life):
-            if source.channel.closed:
-                return  # its end was told in this very round
-            for message in source.channel.arrived():
-                self._hear(source, message)
-            if source.channel.closed:
-                self._selector.unregister(source.channel.fileno())
-        else:
+    def _listen(self, source: Member | Beside | None) -> None:
+        if isinstance(source, Beside):
             answer = source.answer()
             self._told.append(replace(answer, at=self._clock.strike()))
+            return
+        self._staff.listen(source, self)
+        if self._staff.orphaned and not self._closed:
+            self._staff.revive(self)
+            self._staff.prepare(len(self._slots))
 
-    def _hear(self, life: Life, message: c.AnyMessage) -> None:
+    def hear(self, member: Member, message: c.AnyMessage) -> None:
+        """A process said something."""
+        life = member.life
         at = life.heard_at = self._clock.strike()
         match message:
-            case c.Report(epoch=epoch, metrics=metrics, seconds=seconds, saved=saved):
+            case c.Report(epoch=epoch, saved=saved):
                 life.epoch = epoch
                 report = e.Reported(
-                    at=at, attempt=life.id, epoch=epoch, metrics=metrics, seconds=seconds
+                    at=at,
+                    attempt=life.id,
+                    epoch=epoch,
+                    metrics=message.metrics,
+                    seconds=message.seconds,
+                    memory=message.memory,
                 )
                 self._told.append(report)
                 if self._better(report):
                     self._spread_best(life)
                 if saved is not None:
-                    self._hear(life, saved)
+                    self.hear(member, saved)
             case c.Wrote(epoch=epoch, seconds=seconds, bytes=size, digest=digest):
                 self._shelf.saved((life.id, epoch), digest)
                 self._told.append(
@@ -234,47 +212,46 @@ class LocalEngine:
             case c.Skipped(epoch=epoch, note=note):
                 self._told.append(e.Missed(at=at, attempt=life.id, epoch=epoch, note=note))
                 self._parked.append(life)
-            case c.Spoilt(note=note):
+            case c.Spoilt(note=note) if life.cause is None:
                 self._told.append(e.Spoiled(at=at, attempt=life.id, note=note))
                 life.cause, life.note = e.Cause.LOST, note
             case c.Done():
-                life.cause = life.cause or e.Cause.FINISHED
-            case c.Failed(note=note) if life.cause is None:
-                life.cause, life.note = e.Cause.FAILED, note
+                member.returned = True
+                if not member.rank:
+                    life.cause = life.cause or e.Cause.FINISHED
+            case c.Bereft(rank=rank):
+                life.bereft(rank)
+            case c.Failed(note=note, starved=starved):
+                life.failed(note, starved=starved)
 
-    def _exited(self, word: Exited) -> None:
-        life = self._by_worker.get(word.worker)
-        if life is None:
-            self._nest.forget(word.worker)
-            return
-        while not life.channel.closed:
-            # Its last words: they were written before it died.
-            for message in life.channel.arrived():
-                self._hear(life, message)
-        self._gone(life, *life.ended(word.status))
-
-    def _bereaved(self) -> None:
-        """The nursery was killed, and every worker with it: go on with another."""
-        for life in list(self._lives.values()):
-            # Without waiting: nobody is left to end what would hold its channel open.
-            while not life.channel.closed and select.select([life.channel], [], [], 0)[0]:
-                for message in life.channel.arrived():
-                    self._hear(life, message)
-            self._gone(life, life.cause or e.Cause.LOST, life.note or "all workers were killed")
-        self._selector.unregister(self._nest.wire.fileno())
-        self._nest.revive()
-        self._selector.register(self._nest.wire.fileno(), selectors.EVENT_READ, None)
-        self._nest.prepare(len(self._slots))
-
-    def _gone(self, life: Life, cause: e.Cause, note: str) -> None:
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(life.channel.fileno())
-        life.channel.close()
-        del self._lives[life.id], self._by_worker[life.worker]
-        if cause not in (e.Cause.GOAL, e.Cause.FINISHED):
-            self._shelf.clear(life.id)
+    def gone(self, life: Life) -> None:
+        """All processes of an attempt are gone: tell it, once."""
+        if life.cause is e.Cause.FAILED and self._devices.gpus:
+            self._look_at_gpus()
+            if not self._lost.isdisjoint(life.slots):
+                life.cause, life.note = e.Cause.LOST, _GPU_GONE
+        cause, note = life.ended()
+        self._shelf.clear(life.id, told_all=cause in (e.Cause.GOAL, e.Cause.FINISHED))
         at = self._clock.strike()
         self._told.append(e.Ended(at=at, attempt=life.id, cause=cause, note=note))
+
+    def _look_at_gpus(self) -> None:
+        """Find out which GPUs are gone, or back: their slots, and who trains there, with them."""
+        missing = self._devices.missing()
+        gone = missing.intersection(self._slots)
+        back = self._lost - missing
+        self._slots = sorted({*self._slots, *back} - gone)
+        self._lost = (self._lost | gone) - back
+        if gone or back:
+            self._tell_slots()
+        for life in self._staff.lives.values():
+            if life.cause is None and not gone.isdisjoint(life.slots):
+                life.cause, life.note = e.Cause.LOST, _GPU_GONE
+                self._staff.end(life)
+
+    def _keep_looking(self) -> None:
+        self._look_at_gpus()
+        self._clock.after(self._patience.look_s, self._keep_looking)
 
     def _better(self, report: e.Reported) -> bool:
         loss = loss_of(report.metrics.get(self._spec.metric), self._spec.sign)
@@ -285,18 +262,18 @@ class LocalEngine:
 
     def _spread_best(self, source: Life) -> None:
         assert self._best is not None
-        for life in self._lives.values():
+        for life in self._staff.lives.values():
             if life is not source:
                 life.tell_best(self._best)
 
     def _look_for_hanging(self) -> None:
         limit = self._patience.hang_s
         assert limit is not None
-        for life in self._lives.values():
+        for life in self._staff.lives.values():
             if life.cause is None and self.now - life.heard_at > limit:
                 life.cause = e.Cause.FAILED
                 life.note = f"it said nothing for {limit:g} s"
-                self._end(life)
+                self._staff.end(life)
         self._clock.after(limit / 4, self._look_for_hanging)
 
     # Decisions
@@ -305,52 +282,16 @@ class LocalEngine:
         self._configs.append(decision.config)
 
     def _launch(self, decision: d.Launch) -> None:
-        worker, channel = self._nest.worker()
-        log = self._shelf.log(decision.attempt)
-        life = Life(decision, worker, channel, log)
-        life.heard_at = self.now
-        self._lives[life.id] = self._by_worker[worker] = life
-        self._selector.register(channel.fileno(), selectors.EVENT_READ, life)
-        channel.send(self._begin(decision, log))
-        self._nest.prepare(1)
-
-    def _begin(self, decision: d.Launch, log: Path) -> c.Begin:
-        spec, config = self._spec, self._configs[decision.trial]
-        seed = config.get("seed")
-        checkpoint, digest = None, ""
-        if decision.source is not None:
-            name = (decision.source, decision.start)
-            checkpoint, digest = name_of(*name), self._shelf.digest(name)
-        return c.Begin(
-            attempt=decision.attempt,
-            trial=decision.trial,
-            config=config,
-            epochs=spec.epochs,
-            start=decision.start,
-            goal=decision.goal,
-            save_at=decision.save_at,
-            seed=seed if isinstance(seed, int) else spec.seed,
-            folder=str(self._shelf.checkpoints),
-            checkpoint=checkpoint,
-            digest=digest,
-            metric=spec.metric,
-            sign=spec.sign,
-            best=self._best,
-            patience=_SAVE_SHARE,
-            width=decision.width,
-            device=self._devices.device,
-            threads=self._devices.threads(decision.width),
-            environ=self._devices.variables(decision.slots, decision.width),
-            log=str(log),
-        )
+        begins = self._briefing.of(decision, self._configs[decision.trial], self._best)
+        self._staff.hire(decision, begins, self._shelf.log(decision.attempt))
 
     def _amend(self, decision: d.Amend) -> None:
-        life = self._lives.get(decision.attempt)
+        life = self._staff.lives.get(decision.attempt)
         if life is None or decision.version <= life.version:
             return
         life.version = decision.version
         life.goal = decision.goal
-        life.channel.send(
+        life.say(
             c.Order(
                 version=decision.version,
                 config=self._configs[decision.trial],
@@ -364,22 +305,13 @@ class LocalEngine:
         # After its last epoch it goes on to whatever the function does then, and ends by itself.
         if life.cause is None and life.goal <= life.epoch < self._spec.epochs:
             life.cause = e.Cause.GOAL
-            life.channel.send(c.Release())
+            life.say(c.Release())
 
     def _halt(self, decision: d.Halt) -> None:
-        life = self._lives.get(decision.attempt)
+        life = self._staff.lives.get(decision.attempt)
         if life is not None and life.cause is None:
             life.cause = e.Cause.HALTED
-            self._end(life)
-
-    def _end(self, life: Life) -> None:
-        """End a worker softly, and hard if it does not go."""
-        self._nest.kill(life.worker, signal.SIGTERM)
-        self._clock.after(self._patience.grace_s, lambda: self._end_hard(life))
-
-    def _end_hard(self, life: Life) -> None:
-        if life.id in self._lives:
-            self._nest.kill(life.worker, signal.SIGKILL)
+            self._staff.end(life)
 
     def _wake_at(self, decision: d.WakeAt) -> None:
         woke = e.Woke(at=decision.at, trial=decision.trial)
@@ -390,10 +322,15 @@ class LocalEngine:
             self._shelf.drop(name)
 
     def _provide(self, decision: d.Provide) -> None:
-        fresh = max(self._slots, default=-1) + 1
-        more = self._devices.more(len(self._slots), decision.slots)
-        self._slots += range(fresh, fresh + more)
-        self._nest.prepare(more)
+        # Whoever still stands on a slot that is given up makes it no free one.
+        used = {slot for life in self._staff.lives.values() for slot in life.slots}
+        used |= {*self._slots, *self._devices.missing()}
+        more = self._devices.more(used, decision.slots)
+        self._slots += more
+        self._staff.prepare(len(more))
+        self._tell_slots()
+
+    def _tell_slots(self) -> None:
         at = self._clock.strike()
         self._told.append(e.CapacityChanged(at=at, slots=tuple(self._slots)))
 

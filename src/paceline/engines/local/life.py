@@ -1,6 +1,8 @@
-"""One attempt as the local engine sees it: a worker, its order, and how it will have ended.
+"""One attempt as the local engine sees it: its processes, its order, and how it will have ended.
 
-Knows what was heard from a worker and what was said to it. Does not know slots or the study.
+Knows what was heard from workers and what was said to them. Most attempts have one process; a wide
+one has a gang of them, of which the first speaks for all, and which ends as one. Does not know
+the study.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from paceline.core.events import Cause
 from paceline.worker.channel import Best
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from paceline.core.decisions import Launch
-    from paceline.worker.channel import Channel
+    from paceline.worker.channel import AnyMessage, Channel
 
 # How much of an attempt's output goes with its failure.
 _TAIL_BYTES, _TAIL_LINES = 4096, 15
@@ -23,26 +26,52 @@ _TAIL_BYTES, _TAIL_LINES = 4096, 15
 _UNHEARD = 16
 
 
-class Life:
-    """A worker that has become an attempt."""
+class Member:
+    """One process of an attempt, by its rank."""
 
-    def __init__(self, launch: Launch, worker: int, channel: Channel, log: Path) -> None:
-        self.id = launch.attempt
-        self.trial = launch.trial
-        self.slots = launch.slots
+    __slots__ = ("channel", "life", "rank", "returned", "worker")
+
+    def __init__(self, life: Life, worker: int, channel: Channel, rank: int) -> None:
+        self.life = life
         self.worker = worker
         self.channel = channel
+        self.rank = rank
+        # Its training function came to its end.
+        self.returned = False
+
+
+class Life:
+    """Workers that have become an attempt."""
+
+    def __init__(self, launch: Launch, workers: Iterable[tuple[int, Channel]], log: Path) -> None:
+        self.id = launch.attempt
+        self.slots = launch.slots
+        self.width = launch.width
         self.log = log
         self.epoch = launch.start
         self.goal = launch.goal
         self.version = 0
+        # Those whose processes are not known to be gone, the first before the others.
+        self.members = [
+            Member(self, worker, channel, rank) for rank, (worker, channel) in enumerate(workers)
+        ]
+        self._leader = self.members[0].channel
+        self._size = len(self.members)
         # The epoch in which it was last told the study's best, and how often.
         self._told_in, self._told = -1, 0
         # When it was last heard from, on the study's clock.
         self.heard_at = 0.0
+        # Its processes were ended hard: how they went says nothing any more.
+        self.killed = False
         # How it has ended or will have ended, as far as is known; None: it lives.
         self.cause: Cause | None = None
         self.note = ""
+        # What is known of a process that the first one misses.
+        self._missing = ""
+
+    def say(self, message: AnyMessage) -> None:
+        """Tell the attempt something; the first of a gang passes on what the others must know."""
+        self._leader.send(message)
 
     def tell_best(self, loss: float) -> None:
         """Tell it what is to be beaten; not without end, where it does not report meanwhile.
@@ -54,21 +83,38 @@ class Life:
             self._told_in, self._told = self.epoch, 0
         if self._told < _UNHEARD:
             self._told += 1
-            self.channel.send(Best(loss=loss))
+            self._leader.send(Best(loss=loss))
 
-    def ended(self, status: int) -> tuple[Cause, str]:
-        """Return how it ended, now that its process is gone with this status."""
-        if self.cause is not None:
-            note = self.note if self.cause is not Cause.FAILED else self.note or self.tail()
-            return self.cause, note
-        if status < 0:
-            name = signal.Signals(-status).name
-            hint = ", perhaps for want of memory" if -status == signal.SIGKILL else ""
-            said = f"its process was ended by {name}{hint}"
-        else:
-            said = f"its process exited with code {status}"
-        tail = self.tail()
-        return Cause.FAILED, f"{said}; its output ends:\n{tail}" if tail else said
+    def bereft(self, rank: int) -> None:
+        """The first process misses another; why, that one may still say."""
+        if self.cause is None:
+            self.cause = Cause.FAILED
+            self._missing = f"process {rank} of its {self._size} left before the others"
+
+    def failed(self, note: str, *, starved: bool) -> None:
+        """One of its processes raised an error; the first to tell is told."""
+        if self.cause is None or (self._missing and not self.note):
+            # Who shared its slot may be blameless.
+            crowded = starved and self.width < 1.0
+            self.cause, self.note = Cause.CROWDED if crowded else Cause.FAILED, note
+
+    def leave(self, member: Member, status: int) -> None:
+        """One of its processes is gone with this status; some of that is the attempt's end."""
+        self.members.remove(member)
+        if self.cause not in (None, Cause.FAILED) or self.killed:
+            return
+        if status < 0 and (self.cause is None or -status != signal.SIGTERM):
+            # What others say, that they lost a peer, comes second.
+            self._died(member, status)
+        elif self.cause is None and (status or not member.rank):
+            self._died(member, status)
+
+    def ended(self) -> tuple[Cause, str]:
+        """Return how it ended, now that all its processes are gone."""
+        assert self.cause is not None
+        if self.cause is Cause.FAILED:
+            return self.cause, self.note or self._missing or self.tail()
+        return self.cause, self.note
 
     def tail(self) -> str:
         """Return the end of what it has printed."""
@@ -80,3 +126,18 @@ class Life:
         except OSError:
             return ""
         return "\n".join(text.rstrip().splitlines()[-_TAIL_LINES:])
+
+    def _died(self, member: Member, status: int) -> None:
+        how = f"was ended by {_named(-status)}" if status < 0 else f"exited with code {status}"
+        who = "its process" if self._size == 1 else f"process {member.rank} of its {self._size}"
+        tail = self.tail()
+        self.cause = Cause.FAILED
+        if status == -signal.SIGKILL and self.width < 1.0:
+            # The kernel's way to say that there is no memory left: the whole slot is worth a try.
+            self.cause = Cause.CROWDED
+        self.note = f"{who} {how}; its output ends:\n{tail}" if tail else f"{who} {how}"
+
+
+def _named(number: int) -> str:
+    hint = ", perhaps for want of memory" if number == signal.SIGKILL else ""
+    return f"{signal.Signals(number).name}{hint}"

@@ -35,7 +35,10 @@ class Nest:
         ray_spelled(train)  # refuses a function that no trial can be given to
         self._body = _pickled(train)
         self._name = getattr(train, "__name__", "the training function")
-        self._environ = {**os.environ, **environ}
+        # Whoever asks torch for GPUs while the function is loaded must not start CUDA by that: in
+        # workers that are forked afterwards it would not work.
+        cuda = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        self._environ = {**cuda, **os.environ, **environ}
         self._workers = 0
         # Workers that were made ahead and wait to hear what to be.
         self._spares: dict[int, Channel] = {}
@@ -44,11 +47,8 @@ class Nest:
     def prepare(self, count: int) -> None:
         """Have so many more workers made; each waits to hear what to be."""
         for _ in range(count):
-            mine, theirs = socket.socketpair()
-            self.wire.send(Fork(self._workers), theirs.fileno())
-            theirs.close()
-            self._spares[self._workers] = Channel(mine)
-            self._workers += 1
+            number, channel = self._fork()
+            self._spares[number] = channel
 
     def worker(self) -> tuple[int, Channel]:
         """Return a worker that waits, the oldest first."""
@@ -56,6 +56,15 @@ class Nest:
             self.prepare(1)
         number = next(iter(self._spares))
         return number, self._spares.pop(number)
+
+    def gang(self, size: int) -> list[tuple[int, Channel]]:
+        """Make workers that are tied together at birth: the first has a link to each other one."""
+        pairs = [socket.socketpair() for _ in range(size - 1)]
+        ends = [[lead for lead, _ in pairs], *([follow] for _, follow in pairs)]
+        made = [self._fork(*links) for links in ends]
+        for end in (end for pair in pairs for end in pair):
+            end.close()
+        return made
 
     def forget(self, worker: int) -> None:
         """A worker died before it heard what to be; another is made when it is needed."""
@@ -87,6 +96,15 @@ class Nest:
         """Start another nursery after this one was killed."""
         self.close(1.0)
         self._start(_TRIES)
+
+    def _fork(self, *links: socket.socket) -> tuple[int, Channel]:
+        mine, theirs = socket.socketpair()
+        number = self._workers
+        self._workers += 1
+        fds = [theirs.fileno(), *(link.fileno() for link in links)]
+        self.wire.send(Fork(number, len(links)), *fds)
+        theirs.close()
+        return number, Channel(mine)
 
     def _start(self, tries: int) -> None:
         for _ in range(tries):

@@ -1,4 +1,4 @@
-"""A study's files: its checkpoints with their digests, and what each attempt printed.
+"""A study's files: its checkpoints with their digests, what each attempt printed, where gangs meet.
 
 Knows folders and names. Workers write checkpoints themselves; here they are remembered, deleted
 when they are dropped, and swept away when no log names them.
@@ -6,6 +6,7 @@ when they are dropped, and swept away when no log names them.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING
 
@@ -45,8 +46,12 @@ class Shelf:
         self._digests.pop(name, None)
         (self.checkpoints / name_of(*name)).unlink(missing_ok=True)
 
-    def clear(self, attempt: AttemptId) -> None:
+    def clear(self, attempt: AttemptId, *, told_all: bool) -> None:
         """Delete what an attempt that is gone has written, whole or in part, and never told."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # most meet nobody
+            self.meeting(attempt).unlink()
+        if told_all:
+            return
         for path in self.checkpoints.glob(f"*{attempt}-*"):
             found = _NAMED.search(path.name)
             if found is None or int(found[1]) != attempt:
@@ -64,3 +69,7 @@ class Shelf:
     def log(self, attempt: AttemptId) -> Path:
         """Return where an attempt's output goes."""
         return self.logs / f"attempt-{attempt}.log"
+
+    def meeting(self, attempt: AttemptId) -> Path:
+        """Return the file by which the processes of a wide attempt find each other."""
+        return self.checkpoints / f"attempt-{attempt}.meeting"

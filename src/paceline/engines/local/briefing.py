@@ -1,0 +1,74 @@
+"""What each process of an attempt is told at its birth.
+
+Knows how a launch, the study's spec, the shelf and the devices become the first message to each
+worker: which of them it is, where it trains, what it starts from, and how wide attempts meet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.worker.channel import Begin
+from paceline.worker.trial import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from paceline.core.decisions import Launch
+    from paceline.core.values import Config, StudySpec
+    from paceline.engines.local.devices import Devices
+    from paceline.engines.local.shelf import Shelf
+
+# Saving may take a twentieth of the time, no more: that bounds what a crash costs.
+_SAVE_SHARE = 20.0
+
+
+class Briefing:
+    """Writes first messages."""
+
+    def __init__(self, spec: StudySpec, devices: Devices, shelf: Shelf) -> None:
+        self._spec = spec
+        self._devices = devices
+        self._shelf = shelf
+
+    def of(self, launch: Launch, config: Config, best: float | None) -> Iterator[Begin]:
+        """Yield what to tell each process, by rank; `best` is the study's best loss so far."""
+        spec, shelf, devices = self._spec, self._shelf, self._devices
+        seed = config.get("seed")
+        checkpoint, digest = None, ""
+        if launch.source is not None:
+            name = (launch.source, launch.start)
+            checkpoint, digest = name_of(*name), shelf.digest(name)
+        size = processes(launch)
+        meeting = str(shelf.meeting(launch.attempt)) if size > 1 else ""
+        for rank in range(size):
+            yield Begin(
+                attempt=launch.attempt,
+                trial=launch.trial,
+                config=config,
+                epochs=spec.epochs,
+                start=launch.start,
+                goal=launch.goal,
+                save_at=launch.save_at,
+                seed=seed if isinstance(seed, int) else spec.seed,
+                folder=str(shelf.checkpoints),
+                checkpoint=checkpoint,
+                digest=digest,
+                metric=spec.metric,
+                sign=spec.sign,
+                best=best,
+                patience=_SAVE_SHARE,
+                width=launch.width,
+                rank=rank,
+                meeting=meeting,
+                slot_bytes=devices.slot_bytes(launch.slots[rank]) if spec.pack > 1 else 0,
+                device=devices.device,
+                threads=devices.threads(launch.width),
+                environ=devices.variables(launch.slots, launch.width, rank),
+                log=str(shelf.log(launch.attempt)),
+            )
+
+
+def processes(launch: Launch) -> int:
+    """Return how many processes an attempt has: one on each of its slots, or one on a share."""
+    return max(1, int(launch.width))

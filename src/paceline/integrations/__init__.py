@@ -1,0 +1,21 @@
+"""Other people's libraries, one module each, imported when asked for.
+
+`paceline.integrations.torch`: trials that train on several devices at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paceline.integrations import torch as torch
+
+_MODULES = ("torch",)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        known = ", ".join(_MODULES)
+        raise AttributeError(f"paceline.integrations has no {name!r}: there is {known}.")
+    return import_module(f"{__name__}.{name}")
