@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from paceline.api.summary import Summary
     from paceline.core.decisions import Entry
     from paceline.core.values import Config
-    from paceline.machine.glance import Best, Forecasts, StudyRow
+    from paceline.machine.glance import Best, Forecasts, Speeds, StudyRow
     from paceline.machine.replay import Difference
 
 
@@ -150,6 +150,7 @@ def paged(page: StudyPage) -> RenderableType:
         ),
         "epochs": _epochs(study.epochs_trained, study.reports),
         **({"forecasts": _foreseen(study.forecasts)} if study.forecasts else {}),
+        **({"speeds": _speeds(study.speeds)} if study.speeds else {}),
         "best": _best_line(study.metric, study.best_value, study.best_epoch, study.best_trial),
     }
     table = _table(">trial", "status", ">epoch", ">best", ">at", "config")
@@ -167,6 +168,15 @@ def paged(page: StudyPage) -> RenderableType:
     hidden = study.trials - len(page.trials)
     rest = [f"and {hidden} more: --limit shows them."] if hidden else []
     return Group(_panel(study.name, rows), table, *rest)
+
+
+def _speeds(speeds: Speeds) -> str:
+    parts = [
+        f"{each.speed:.3g}x on {each.width:g} {'slot' if each.width <= 1 else 'slots'} "
+        f"({each.epochs:g} {'epoch' if each.epochs == 1 else 'epochs'})"
+        for each in speeds.widths
+    ]
+    return f"{', '.join(parts)}; a move costs {span(speeds.move_s)}"
 
 
 def found(best: Best) -> RenderableType:

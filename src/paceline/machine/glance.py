@@ -16,6 +16,7 @@ from paceline.plan.tree import node_of
 if TYPE_CHECKING:
     from paceline.core.values import StudySpec
     from paceline.machine.foresight import Foresight
+    from paceline.machine.paces import Paces
     from paceline.machine.state import StudyState
 
 
@@ -49,6 +50,8 @@ class StudyRow(Struct, frozen=True, kw_only=True):
     best_epoch: int | None
     # How good the forecasts were; None where none has come to its epoch yet.
     forecasts: Forecasts | None
+    # What was learned of widths; None where no trial has had two.
+    speeds: Speeds | None
 
 
 class Forecasts(Struct, frozen=True, kw_only=True):
@@ -61,6 +64,21 @@ class Forecasts(Struct, frozen=True, kw_only=True):
     # None: too few to tell.
     brier: float | None
     brier_of_base_rate: float | None
+
+
+class Speeds(Struct, frozen=True, kw_only=True):
+    """How fast trials were at other widths than one slot, and what moving one cost."""
+
+    widths: list[SpeedAt]
+    move_s: float
+
+
+class SpeedAt(Struct, frozen=True, kw_only=True):
+    """How many times as fast as on one slot trials are at a width, and how many epochs tell."""
+
+    width: float
+    speed: float
+    epochs: float
 
 
 class CheckpointName(Struct, frozen=True, kw_only=True):
@@ -114,7 +132,16 @@ def row_of(state: StudyState) -> StudyRow:
         best_trial=None if best is None else best.id,
         best_epoch=None if best is None else state.best_epoch,
         forecasts=_forecasts(state.foresight),
+        speeds=_speeds(state.paces),
     )
+
+
+def _speeds(paces: Paces) -> Speeds | None:
+    known = paces.measured()
+    if not known:
+        return None
+    widths = [SpeedAt(width=at, speed=speed, epochs=n) for at, (speed, n) in known.items()]
+    return Speeds(widths=widths, move_s=paces.move_s)
 
 
 def _forecasts(foresight: Foresight) -> Forecasts | None:
