@@ -13,6 +13,7 @@ import pytest
 
 import paceline as pl
 from paceline.api.options import Options
+from paceline.api.parts import names
 from paceline.core.events import ChangeSlots, StopStudy
 from paceline.machine.checks import complaints
 from paceline.store import open_store
@@ -346,6 +347,20 @@ def test_an_outside_tuner_drives_groups() -> None:
             study.run()
     with pytest.raises(pl.SpecError, match="finds its own configs"):
         pl.Study(learns, **options()).group([])
+
+
+@pytest.mark.parametrize("allocator", names("allocator"))
+def test_several_groups_are_trained_at_once_under_any_allocator(allocator: str) -> None:
+    given: dict[str, Any] = {"metric": "loss", "mode": "min", "epochs": 6, "slots": 2}
+    with pl.Study(learns, **given, allocator=allocator, pack=2) as study:
+        slow = study.submit([({"lr": lr, "width": 1}, 6) for lr in (0.1, 0.2, 0.3)])
+        quick = study.submit(
+            [({"lr": lr, "width": 1}, until) for lr, until in ((0.4, 1), (0.5, 3))]
+        )
+        assert [len(trial.values) for trial in quick.wait()] == [1, 3]
+        done = slow.wait()
+        assert [trial.config["lr"] for trial in done] == [0.1, 0.2, 0.3]
+        assert [len(trial.values) for trial in done] == [6, 6, 6]
 
 
 def test_unneeded_checkpoints_are_deleted_and_the_budget_is_kept(tmp_path: Path) -> None:

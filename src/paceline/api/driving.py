@@ -156,14 +156,13 @@ class Driver:
             raise StudyFailed(end.why)
         return self.result
 
-    def submit(self, trials: Iterable[tuple[Config, int]], watch: Watch | None) -> list[int]:
-        """Have these configs trained, each to its epoch, and return their trials' numbers.
+    def submit(self, trials: Iterable[tuple[Config, int]]) -> list[int]:
+        """Take these configs in, each to be trained to its epoch; return their trials' numbers.
 
         Those with furthest to go are opened first: what is long and begins last keeps all waiting.
         """
         assert self._engine is not None
-        state, name = self.machine.state, self.spec.name
-        first = len(state.trials)
+        first = len(self.machine.state.trials)
         group = [(canonical(config), until) for config, until in trials]
         order = sorted(range(len(group)), key=lambda at: -group[at][1])
         with self._interrupts:
@@ -171,12 +170,16 @@ class Driver:
                 config, until = group[at]
                 event = Submitted(at=self._engine.now, config=config, until=until, more=more)
                 step = self.machine.handle(event)
-                self._store.append(name, [step])
+                self._store.append(self.spec.name, [step])
                 self._engine.apply(step)
-            opened = state.trials[first:]
-            self._run(watch, lambda: not any(t.alive and t.epoch < t.goal for t in opened))
-        numbers = dict(zip(order, opened, strict=True))
-        return [numbers[at].id for at in range(len(group))]
+        numbers = dict(zip(order, range(first, first + len(group)), strict=True))
+        return [numbers[at] for at in range(len(group))]
+
+    def finish(self, numbers: Iterable[int], watch: Watch | None) -> None:
+        """Train until these trials are where they should be; the others go on meanwhile."""
+        trials = [self.machine.state.trials[number] for number in numbers]
+        with self._interrupts:
+            self._run(watch, lambda: not any(t.alive and t.epoch < t.goal for t in trials))
 
     def _run(self, watch: Watch | None, until: Callable[[], bool] | None = None) -> None:
         assert self._engine is not None

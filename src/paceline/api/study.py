@@ -61,7 +61,7 @@ class Study:
             raise SpecError("this study has no space, so it has nothing to run: give space={…}.")
         with (
             Driver(self._train, self.spec, self._options, self.told) as driver,
-            self._shown(watch) as shown,
+            self.shown(watch) as shown,
         ):
             return driver.drive(shown)
 
@@ -72,14 +72,19 @@ class Study:
 
         A config that was trained before goes on from where it was, or costs nothing.
         """
+        return self.submit(trials).wait(watch)
+
+    def submit(self, trials: Iterable[tuple[Config, int]]) -> Group:
+        """Take a group of configs in, each to be trained up to its epoch, beside others.
+
+        Their `wait` drives all groups on until this one is done.
+        """
         if not self.spec.standing:
             raise SpecError("this study has a space and finds its own configs: leave space out.")
         if self._driver is None:
             self._driver = Driver(self._train, self.spec, self._options)
             self._driver.begin()
-        with self._shown(watch) as shown:
-            numbers = self._driver.submit(trials, shown)
-        return self._driver.result.some(numbers)
+        return Group(self, self._driver, self._driver.submit(trials))
 
     def close(self) -> None:
         """End everything that a group started."""
@@ -87,7 +92,7 @@ class Study:
         if driver is not None:
             driver.close()
 
-    def _shown(self, watch: Watch | None) -> AbstractContextManager[Watch | None]:
+    def shown(self, watch: Watch | None) -> AbstractContextManager[Watch | None]:
         """Return who watches: whoever was given, else the view where progress is wanted."""
         progress = self._options.get("progress")
         if watch is None and (progress or (progress is None and sys.stdout.isatty())):
@@ -102,3 +107,18 @@ class Study:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Group:
+    """Configs that a tuner of one's own had taken in together: Fluid's TrialGroup."""
+
+    def __init__(self, study: Study, driver: Driver, trials: list[int]) -> None:
+        self._study = study
+        self._driver = driver
+        self._trials = trials
+
+    def wait(self, watch: Watch | None = None) -> list[TrialResult]:
+        """Train until every config of the group is where it should be; return how they did."""
+        with self._study.shown(watch) as shown:
+            self._driver.finish(self._trials, shown)
+        return self._driver.result.some(self._trials)

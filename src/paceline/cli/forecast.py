@@ -102,10 +102,11 @@ def _lines(fan: Fan) -> Iterator[str]:
         picture = _picture([_place(each, low, high) for each in places])
         yield f"{row.epoch:>6}  {row.median:>10.5g}  {bounds:<25}  {picture}".rstrip()
     if fan.chance is not None:
+        when = fan.expected_s if fan.chance >= 0.0005 else None  # nobody waits for what is 0.0 %
         within = "" if fan.deadline_s is None else f", in {span(fan.deadline_s)}"
         yield (
             f"chance to reach {fan.target:g} by epoch {fan.by_epoch}{within}: {fan.chance:.1%}"
-            + ("" if fan.expected_s is None else f"; if so, in about {span(fan.expected_s)}")
+            + ("" if when is None else f"; if so, in about {span(when)}")
         )
 
 
