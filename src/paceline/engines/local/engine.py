@@ -172,7 +172,8 @@ class LocalEngine:
             self._told.append(replace(answer, at=self._clock.strike()))
             return
         self._staff.listen(source, self)
-        if self._staff.orphaned and not self._closed:
+        # By its own word alone: a wire that was revived has nothing to say in this round.
+        if source is None and self._staff.orphaned and not self._closed:
             self._staff.revive(self)
             self._staff.prepare(len(self._slots))
 
