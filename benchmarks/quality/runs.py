@@ -19,7 +19,7 @@ from paceline.engines.sim.traces import Trace, read_trace
 from paceline.plots.courses import Course, Follower
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 TRACES = Path(os.environ.get("PACELINE_TRACES", ROOT.parent / "shared" / "traces"))
 
@@ -86,9 +86,16 @@ def median(numbers: Sequence[float]) -> float:
     return quantile(sorted(numbers), 0.5)
 
 
-@cache
-def fifo_makespan(trace: str, slots: int, orders: int = 20) -> float:
-    """Return F: the median time that fifo needs for the whole trace."""
-    runs = [Simulation(source=source_of(trace), policy="fifo", slots=slots, seed=seed)
-            for seed in range(orders)]
-    return median([simulate(run).makespan_s for run in runs])
+def makespans(places: Iterable[tuple[str, int]], orders: int = 10) -> dict[tuple[str, int], float]:
+    """Return F, the median time that fifo needs for the whole trace, by trace and slots."""
+    asked = list(dict.fromkeys(places))
+    runs = [
+        Simulation(source=source_of(trace), policy="fifo", slots=slots, seed=seed)
+        for trace, slots in asked
+        for seed in range(orders)
+    ]
+    ends = [past.course.until for past in pasts(runs, "fifo to its end")]
+    return {
+        place: median(ends[at : at + orders])
+        for place, at in zip(asked, range(0, len(ends), orders), strict=True)
+    }
