@@ -17,7 +17,7 @@ from paceline.api.simulation import Simulation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SLOTS, ORDERS = 8, 20
+SLOTS, ORDERS = 8, 10
 # Shares of F, the makespan of fifo.
 SHARES = (0.05, 0.1, 0.25)
 # The published code's ablation: 200 trials of up to 500 steps of 0.1 s, the first rung at 5.
@@ -158,8 +158,8 @@ tells the winner and looking at more trials is worth more (`nasbench`, `ogbg_mod
 20 and 30 s). From 25 % of F on all trials have been seen, and nothing is left to decide: its gain
 over the paper's ASHA there is that it does not idle, as a draining ASHA does not either."""
 
-_METHOD = f"""Means over {ORDERS} paired orders ({TOY_ORDERS} of the toy), at 5, 10 and 25 % of F, the
-median makespan of fifo. Points are hundredths where the metric is maximised, else hundredths
+_METHOD = f"""Means over {ORDERS} paired orders ({TOY_ORDERS} of the toy), at 5, 10 and 25 % of F,
+the median makespan of fifo. Points are hundredths where the metric is maximised, else hundredths
 of the loss. Regret: (best possible - found) / (best possible - median final); on traces whose runs
 all end close together it is large though the points are few. The toy curve: the published code's
 ablation, {TOY_TRIALS} trials of 500 steps of 0.1 s, the first rung at 5; speed-up of wider trials:

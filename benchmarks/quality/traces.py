@@ -19,7 +19,7 @@ from paceline.api.simulation import Simulation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SLOTS, ORDERS = (4, 5, 8, 16), 10
+SLOTS, ORDERS = (4, 5, 8, 16), 5
 # Shares of F, the makespan of fifo.
 SHARES = (0.05, 0.1, 0.25)
 WHO = (
@@ -57,8 +57,8 @@ class Row(NamedTuple):
     times: list[float]
     # Mean regret at each deadline.
     regrets: list[float]
-    # Share of the slots' time up to F that was used, going for the best value.
-    used: float
+    # Share of the slots' time up to F that was used, going for the best value; None: not asked.
+    used: float | None
 
     @property
     def never(self) -> int:
@@ -68,7 +68,8 @@ class Row(NamedTuple):
 
 def run() -> list[Row]:
     """Return every policy at every place."""
-    places = [Place(trace, slots) for slots in SLOTS for trace in recorded()]
+    # A trace's runs one after the other: they ask for many of the same forecasts.
+    places = [Place(trace, slots) for trace in recorded() for slots in SLOTS]
     spans = makespans(places)
     asked = [(place, who, spans[place]) for place in places for who in WHO]
     runs = [each for one in asked for each in _simulations(*one)]
@@ -77,9 +78,9 @@ def run() -> list[Row]:
 
 
 def _simulations(place: Place, who: Who, span: float) -> list[Simulation]:
-    """Return the runs of a row: with the target, then without it to each deadline and to F."""
+    """Return the runs of a row: with the target, then without it to each deadline or to F."""
     target = trace_of(place.trace).header.target
-    shares = (*SHARES, 1.0) if who.policy in FAR_SIGHTED else (1.0,)
+    shares = SHARES if who.policy in FAR_SIGHTED else (1.0,)
     return [
         Simulation(
             source=source_of(place.trace),
@@ -100,8 +101,11 @@ def _row(place: Place, who: Who, span: float, done: Sequence[Past]) -> Row:
     assert target is not None, f"{place.trace} names no target"
     scale = scale_of(place.trace)
     groups = [done[at : at + ORDERS] for at in range(0, len(done), ORDERS)]
-    aimed, last = groups[0], groups[-1]
-    by_share = groups[1:4] if who.policy in FAR_SIGHTED else [last] * len(SHARES)
+    aimed, *others = groups
+    by_share = others if who.policy in FAR_SIGHTED else others * len(SHARES)
+    used = None
+    if who.policy not in FAR_SIGHTED:
+        used = fmean(past.slot_seconds for past in others[0]) / (place.slots * span)
     return Row(
         place,
         who,
@@ -111,7 +115,7 @@ def _row(place: Place, who: Who, span: float, done: Sequence[Past]) -> Row:
             fmean(scale.regret(past.course.value_at(share * span)) for past in group)
             for share, group in zip(SHARES, by_share, strict=True)
         ],
-        fmean(past.slot_seconds for past in last) / (place.slots * span),
+        used,
     )
 
 
@@ -154,7 +158,8 @@ def _summary(rows: Sequence[Row]) -> list[list[str]]:
         worst = max(median(row.times) / best[row.place] for row in own)
         never = sum(row.never for row in own)
         lines.append([str(who), f"{math.exp(fmean(logs)):.2f}", f"{worst:.1f}"])
-        lines[-1] += [f"{never} of {len(own) * ORDERS}", f"{fmean(row.used for row in own):.0%}"]
+        used = [row.used for row in own if row.used is not None]
+        lines[-1] += [f"{never} of {len(own) * ORDERS}", f"{fmean(used):.0%}" if used else ""]
         lines[-1] += [
             f"{median([row.regrets[at] for row in own]):.3f}" for at in range(len(SHARES))
         ]
