@@ -47,6 +47,22 @@ class Course(Struct, frozen=True):
         return found
 
 
+class Raced(Struct, frozen=True, kw_only=True):
+    """A policy on one trace with so many slots: its runs over all seeds."""
+
+    # What the figures are about, and who this is among them: policy, curve model, allocator.
+    place: str
+    who: tuple[str, ...]
+    metric: str
+    sign: float
+    slots: int
+    target: float | None
+    # When each run reached the target or ended, and whether it reached it.
+    times: list[float]
+    reached: list[bool]
+    courses: list[Course]
+
+
 class Follower:
     """Takes a run's log as it grows, and keeps its course."""
 
@@ -68,7 +84,9 @@ class Follower:
                 self._follow(entry)
 
     def course(self) -> Course:
-        """Return the course so far."""
+        """Return the course of a run that is over. Whoever still held slots gives them back."""
+        for attempt in list(self._attempts):
+            self._free(attempt)
         return Course(self._leads, self._held, list(self._trained.values()), self._now)
 
     def _follow(self, entry: Entry) -> None:
