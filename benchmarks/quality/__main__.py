@@ -32,6 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}: all")
     parser.add_argument("--allocators", default="fixed", help="for hypersched: fixed,uniform")
+    parser.add_argument("--orders", type=int, default=traces.ORDERS, help="for traces")
     options = parser.parse_args()
     unknown = set(options.parts) - set(PARTS)
     if unknown:
@@ -41,15 +42,20 @@ def main() -> None:
     for name in options.parts or PARTS:
         started = time.perf_counter()
         asked: dict[str, Any] = {}
+        words = [COMMAND, name]
         if name == "hypersched":
             asked["allocators"] = tuple(options.allocators.split(","))
+            words += ["--allocators", options.allocators]
+        elif name == "traces":
+            asked["orders"] = options.orders
+            words += ["--orders", str(options.orders)]
         part = PARTS[name]
         found = part.run(**asked)
-        _write(name, part.page(found), part.plain(found), time.perf_counter() - started)
+        known = facts(" ".join(words), time.perf_counter() - started)
+        _write(name, part.page(found), part.plain(found), known)
 
 
-def _write(name: str, body: str, plain: object, took_s: float) -> None:
-    known = facts(f"{COMMAND} {name}", took_s)
+def _write(name: str, body: str, plain: object, known: dict[str, Any]) -> None:
     page = f"{body}\n\n{provenance(known)}\n"
     print(page, flush=True)
     RESULTS.mkdir(exist_ok=True)

@@ -135,7 +135,7 @@ def page(found: Sequence[Found]) -> str:
             f"# HyperSched against ASHA at a deadline, {SLOTS} slots",
             _INTRO,
             markdown(_summary(found)),
-            _WHY,
+            _why(found),
             "## Every trace",
             markdown(_lines(found)),
             _METHOD,
@@ -150,13 +150,14 @@ stand alone. `asha` is the paper's, which idles when nobody may be promoted; `as
 ours, which goes on with the best that waits. Better and worse: by more than 0.005 of regret."""
 
 _WHY = """Where it loses, why. The column *without admission* is the same policy that does not know
-the deadline: where HyperSched loses, that one does not. So it is not the speculative halving that
-costs, but admission: it starts a third to a half of ASHA's trials, to give what is left to those
-that run, and at width 1 they cannot take it: a slot is all they can use. It pays where values need
-epochs more than choice (`fastmri`, `criteo`, the toy at 10 s), and costs where early rank already
-tells the winner and looking at more trials is worth more (`nasbench`, `ogbg_model_size`, the toy at
-20 and 30 s). From 25 % of F on all trials have been seen, and nothing is left to decide: its gain
-over the paper's ASHA there is that it does not idle, as a draining ASHA does not either."""
+the deadline: of the {lost} cases that HyperSched with `{allocator}` loses to `asha`, that one loses
+{still}. So it is hardly the speculative halving that costs, but admission: it starts {trials:.0%} of
+ASHA's trials there, to give what is left to those that run, and who is held to one slot cannot take
+it. It pays where values need epochs more than choice (most of `fastmri` and `criteo`, the toy at
+10 s), and costs where early rank already tells the winner and looking at more trials is worth more
+(`nasbench`, `ogbg_model_size`, the toy at 20 and 30 s). At 25 % of F nearly all trials have been
+seen, and little is left to decide: its gain over the paper's ASHA there is that it does not idle,
+as a draining ASHA does not either."""
 
 _METHOD = f"""Means over {ORDERS} paired orders ({TOY_ORDERS} of the toy), at 5, 10 and 25 % of F,
 the median makespan of fifo. Points are hundredths where the metric is maximised, else hundredths
@@ -164,6 +165,25 @@ of the loss. Regret: (best possible - found) / (best possible - median final); o
 all end close together it is large though the points are few. The toy curve: the published code's
 ablation, {TOY_TRIALS} trials of 500 steps of 0.1 s, the first rung at 5; speed-up of wider trials:
 `{SPEEDUP}`, ResNet50 on V100s."""
+
+
+def _why(found: Sequence[Found]) -> str:
+    told = []
+    for allocator in dict.fromkeys(each.case.allocator for each in found):
+        lost = [f for f in found if f.case.allocator == allocator and _loses(f, "hypersched")]
+        still = sum(_loses(each, "without admission") for each in lost)
+        trials = [each.sides["hypersched"].trials / each.sides["asha"].trials for each in lost]
+        told.append(
+            _WHY.format(
+                lost=len(lost), allocator=allocator, still=still, trials=fmean(trials or [1.0])
+            )
+        )
+    return "\n\n".join(told)
+
+
+def _loses(found: Found, who: str) -> bool:
+    regret = found.regret("asha", who)
+    return found.gain("asha", who) < 0 if regret is None else regret < -_EVEN
 
 
 def _summary(found: Sequence[Found]) -> list[list[str]]:

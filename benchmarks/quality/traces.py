@@ -66,18 +66,21 @@ class Row(NamedTuple):
         return sum(time >= self.makespan_s for time in self.times)
 
 
-def run() -> list[Row]:
+def run(orders: int = ORDERS) -> list[Row]:
     """Return every policy at every place."""
     # A trace's runs one after the other: they ask for many of the same forecasts.
     places = [Place(trace, slots) for trace in recorded() for slots in SLOTS]
     spans = makespans(places)
     asked = [(place, who, spans[place]) for place in places for who in WHO]
-    runs = [each for one in asked for each in _simulations(*one)]
-    done = iter(pasts(runs, "traces"))
-    return [_row(*one, [next(done) for _ in _simulations(*one)]) for one in asked]
+    runs = [_simulations(*one, orders) for one in asked]
+    done = iter(pasts([each for row in runs for each in row], "traces"))
+    return [
+        _row(*one, [[next(done) for _ in range(orders)] for _ in range(len(row) // orders)])
+        for one, row in zip(asked, runs, strict=True)
+    ]
 
 
-def _simulations(place: Place, who: Who, span: float) -> list[Simulation]:
+def _simulations(place: Place, who: Who, span: float, orders: int) -> list[Simulation]:
     """Return the runs of a row: with the target, then without it to each deadline or to F."""
     target = trace_of(place.trace).header.target
     shares = SHARES if who.policy in FAR_SIGHTED else (1.0,)
@@ -92,15 +95,14 @@ def _simulations(place: Place, who: Who, span: float) -> list[Simulation]:
             seed=seed,
         )
         for aim, share in ((target, 1.0), *((None, share) for share in shares))
-        for seed in range(ORDERS)
+        for seed in range(orders)
     ]
 
 
-def _row(place: Place, who: Who, span: float, done: Sequence[Past]) -> Row:
+def _row(place: Place, who: Who, span: float, groups: Sequence[Sequence[Past]]) -> Row:
     target = trace_of(place.trace).header.target
     assert target is not None, f"{place.trace} names no target"
     scale = scale_of(place.trace)
-    groups = [done[at : at + ORDERS] for at in range(0, len(done), ORDERS)]
     aimed, *others = groups
     by_share = others if who.policy in FAR_SIGHTED else others * len(SHARES)
     used = None
@@ -122,7 +124,7 @@ def _row(place: Place, who: Who, span: float, done: Sequence[Past]) -> Row:
 def page(rows: Sequence[Row]) -> str:
     """Return what was found as the body of a page."""
     count = len({row.place.trace for row in rows})
-    parts = [f"# Policies on {count} recorded traces", _METHOD.format(orders=ORDERS)]
+    parts = [f"# Policies on {count} recorded traces", _METHOD.format(orders=len(rows[0].times))]
     for slots in SLOTS:
         here = [row for row in rows if row.place.slots == slots]
         parts += [f"## {slots} slots: summary over {count} traces", markdown(_summary(here))]
@@ -159,7 +161,10 @@ def _summary(rows: Sequence[Row]) -> list[list[str]]:
         never = sum(row.never for row in own)
         lines.append([str(who), f"{math.exp(fmean(logs)):.2f}", f"{worst:.1f}"])
         used = [row.used for row in own if row.used is not None]
-        lines[-1] += [f"{never} of {len(own) * ORDERS}", f"{fmean(used):.0%}" if used else ""]
+        lines[-1] += [
+            f"{never} of {sum(len(row.times) for row in own)}",
+            f"{fmean(used):.0%}" if used else "",
+        ]
         lines[-1] += [
             f"{median([row.regrets[at] for row in own]):.3f}" for at in range(len(SHARES))
         ]

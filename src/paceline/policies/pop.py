@@ -8,11 +8,12 @@ slots. The others share the rest by turns of one boundary.
 Rasley et al., "HyperDrive: Exploring Hyperparameters with POP Scheduling", Middleware 2017. What it
 leaves open, and our choice: Pr(m) is made monotone, as a first passage; a trial without a forecast
 or before its first boundary is opportunistic and no part of the threshold; slots are rounded down
-to a multiple of k, but not to none where p* is one half or more; ties take the larger p; an opportunistic trial gives way at its own boundary,
-and only where somebody waits; new trials come before paused opportunistic ones, as they have waited
-longest; a slot that its pool cannot use goes to the other. Without a target the best so far is the
-target, a little improved: whoever is likely to beat it before the deadline is promising. Where
-forecasts have been worse than the base rate, the best third at each boundary counts as promising.
+to a multiple of k, but not to none where p* is one half or more; ties take the larger p; an
+opportunistic trial gives way at its own boundary, and only where somebody waits; new trials come
+before paused opportunistic ones, as they have waited longest; a slot that its pool cannot use goes
+to the other. Without a target the best so far is the target, a little improved: whoever is likely
+to beat it before the deadline is promising. Where forecasts have been worse than the base rate, the
+best third at each boundary counts as promising.
 """
 
 from __future__ import annotations
