@@ -6,7 +6,7 @@ BIN := .venv/bin
 TORCH ?= torch==2.13.0
 JOBS ?= auto
 
-.PHONY: setup demo test check bench bench-curves bench-early-term bench-life bench-local bench-peers slow golden \
+.PHONY: setup demo test check bench bench-curves bench-early-term bench-life bench-local bench-peers bench-quality slow golden \
 	train-pfn
 
 setup: .venv/ready
@@ -51,6 +51,10 @@ bench-peers: setup
 
 bench-early-term: setup
 	$(BIN)/python -m benchmarks.early_term --ensemble cifar10_cnn14
+
+# Half an hour of two cores.
+bench-quality: setup
+	$(BIN)/python -m benchmarks.quality
 
 bench-curves: setup
 	$(BIN)/python -m benchmarks.curves

@@ -149,15 +149,15 @@ trial has width 1 unless the allocator says otherwise, so that admission and spe
 stand alone. `asha` is the paper's, which idles when nobody may be promoted; `asha, draining` is
 ours, which goes on with the best that waits. Better and worse: by more than 0.005 of regret."""
 
-_WHY = """Where it loses, why. The column *without admission* is the same policy that does not know
-the deadline: of the {lost} cases that HyperSched with `{allocator}` loses to `asha`, that one loses
-{still}. So it is hardly the speculative halving that costs, but admission: it starts {trials:.0%} of
-ASHA's trials there, to give what is left to those that run, and who is held to one slot cannot take
-it. It pays where values need epochs more than choice (most of `fastmri` and `criteo`, the toy at
-10 s), and costs where early rank already tells the winner and looking at more trials is worth more
-(`nasbench`, `ogbg_model_size`, the toy at 20 and 30 s). At 25 % of F nearly all trials have been
-seen, and little is left to decide: its gain over the paper's ASHA there is that it does not idle,
-as a draining ASHA does not either."""
+_WHY = """Where it loses, why. The column *without admission* is the same policy that does not
+know the deadline: of the {lost} cases that HyperSched with `{allocator}` loses to `asha`, that
+one loses {still}. So it is hardly the speculative halving that costs, but admission: there it
+starts {trials:.0%} of ASHA's trials, to give what is left to those that run, and who is held to
+one slot cannot take it. It pays where values need epochs more than choice (most of `fastmri` and
+`criteo`, the toy at 10 s), and costs where early rank already tells the winner and looking at
+more trials is worth more (`nasbench`, `ogbg_model_size`, the toy at 20 and 30 s). At 25 % of F
+nearly all trials have been seen, and little is left to decide: its gain over the paper's ASHA
+there is that it does not idle, as a draining ASHA does not either."""
 
 _METHOD = f"""Means over {ORDERS} paired orders ({TOY_ORDERS} of the toy), at 5, 10 and 25 % of F,
 the median makespan of fifo. Points are hundredths where the metric is maximised, else hundredths
