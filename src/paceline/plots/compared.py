@@ -27,6 +27,8 @@ _COLOURS = ("#1c7ed6", "#e8590c", "#2b8a3e", "#9c36b5", "#868e96", "#e64980", "#
 _DASHES = {RUNNING: "solid", "promising": "solid", "opportunistic": "dot"}
 # Points of a line over time, and of a distribution.
 _POINTS, _SHARES = 120, 200
+# Title, subtitle and legend above each other.
+_ROOM = {"l": 56, "r": 16, "t": 108, "b": 48}
 # The band holds four of five runs.
 _LOW, _HIGH = 0.1, 0.9
 
@@ -119,6 +121,7 @@ def best_by_time(raced: Sequence[Raced]) -> go.Figure:
         title=f"Best {plain(raced[0].metric)} by time",
         subtitle="Median over seeds; four of five runs lie in the band. A run that has ended keeps "
         "what it found.",
+        margin=_ROOM,
         height=440,
         xaxis=clock_axis(unit, grid[-1]),
         yaxis=AXIS | {"title": {"text": plain(raced[0].metric)}},
@@ -132,16 +135,16 @@ def slots_by_class(raced: Sequence[Raced]) -> go.Figure:
     traces = []
     for each, name, colour in _named(raced):
         for label in (RUNNING, *CLASSES):
-            changes = [course.held[label] for course in each.courses if label in course.held]
-            if not changes:
+            held = [course.held[label] for course in each.courses if label in course.held]
+            if not held:
                 continue
-            rows = [means(levels([change], edges[-1]), edges)[0] for change in changes]
-            # Runs in which nobody was of this class held none for it.
-            sums = [sum(column) / len(each.courses) for column in zip(*rows, strict=True)]
+            lives = [[(0.0, 1.0), (course.until, -1.0)] for course in each.courses]
+            slots, going = _summed(held, edges), _summed(lives, edges)
+            shown = [at for at, count in enumerate(going) if count > 0]
             traces.append(
                 go.Scatter(
-                    x=middles,
-                    y=[rounded(value) for value in sums],
+                    x=[middles[at] for at in shown],
+                    y=[rounded(slots[at] / going[at]) for at in shown],
                     line={"color": colour, "dash": _DASHES[label]},
                     name=name if label == RUNNING else f"{name}: {label}",
                 )
@@ -149,8 +152,9 @@ def slots_by_class(raced: Sequence[Raced]) -> go.Figure:
     return drawn(
         traces,
         title="Slots held",
-        subtitle=f"Of {raced[0].slots}, means over seeds, by class where the policy has classes. A "
-        "run that has ended holds none.",
+        subtitle=f"Of {raced[0].slots}, mean over the seeds whose runs still go on; by class where "
+        "the policy has classes.",
+        margin=_ROOM,
         height=400,
         xaxis=clock_axis(unit, edges[-1]),
         yaxis=AXIS | {"title": {"text": "slots"}, "rangemode": "tozero"},
@@ -179,6 +183,7 @@ def trial_durations(raced: Sequence[Raced]) -> go.Figure:
         traces,
         title="How long trials trained",
         subtitle="The share of all trials, over all seeds, that trained at most so long.",
+        margin=_ROOM,
         height=400,
         xaxis=AXIS | {"title": {"text": f"training time of a trial ({unit.name})"}},
         yaxis=AXIS
@@ -216,6 +221,12 @@ def _unit(raced: Sequence[Raced]) -> Unit:
 def _grid(raced: Sequence[Raced]) -> list[float]:
     end = _longest(raced)
     return [end * (at + 1) / _POINTS for at in range(_POINTS)] if end > 0 else [1.0]
+
+
+def _summed(changes: Sequence[list[tuple[float, float]]], edges: list[float]) -> list[float]:
+    """Return the sum over runs of what each had on average between neighbouring edges."""
+    rows = [means(levels([each], edges[-1]), edges)[0] for each in changes]
+    return [sum(column) for column in zip(*rows, strict=True)]
 
 
 def _losses(each: Raced, at: float) -> list[float]:
