@@ -89,11 +89,8 @@ def test_the_fastest_single_run_is_a_bound(few: str) -> None:
         assert past.time_to(0.7, -1.0, 1000.0) >= bound
 
 
-def test_every_policy_has_a_row_for_every_trace_and_number_of_slots(
-    few: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(traces, "SLOTS", (2,))
-    rows = traces.run(orders=2)
+def test_every_policy_has_a_row_for_every_trace_and_number_of_slots(few: str) -> None:
+    rows = traces.run(slots=(2,), orders=2)
     assert [row.who for row in rows] == list(traces.WHO)
     assert all(len(row.times) == 2 for row in rows)
     # Later deadlines leave no more to regret.

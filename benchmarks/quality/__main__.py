@@ -32,6 +32,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}: all")
     parser.add_argument("--allocators", default="fixed", help="for hypersched: fixed,uniform")
+    slots = ",".join(map(str, traces.SLOTS))
+    parser.add_argument("--slots", default=slots, help="for traces")
     parser.add_argument("--orders", type=int, default=traces.ORDERS, help="for traces")
     options = parser.parse_args()
     unknown = set(options.parts) - set(PARTS)
@@ -47,8 +49,9 @@ def main() -> None:
             asked["allocators"] = tuple(options.allocators.split(","))
             words += ["--allocators", options.allocators]
         elif name == "traces":
+            asked["slots"] = tuple(map(int, options.slots.split(",")))
             asked["orders"] = options.orders
-            words += ["--orders", str(options.orders)]
+            words += ["--slots", options.slots, "--orders", str(options.orders)]
         part = PARTS[name]
         found = part.run(**asked)
         known = facts(" ".join(words), time.perf_counter() - started)

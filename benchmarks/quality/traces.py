@@ -66,10 +66,10 @@ class Row(NamedTuple):
         return sum(time >= self.makespan_s for time in self.times)
 
 
-def run(orders: int = ORDERS) -> list[Row]:
+def run(slots: tuple[int, ...] = SLOTS, orders: int = ORDERS) -> list[Row]:
     """Return every policy at every place."""
     # A trace's runs one after the other: they ask for many of the same forecasts.
-    places = [Place(trace, slots) for trace in recorded() for slots in SLOTS]
+    places = [Place(trace, count) for trace in recorded() for count in slots]
     spans = makespans(places)
     asked = [(place, who, spans[place]) for place in places for who in WHO]
     runs = [_simulations(*one, orders) for one in asked]
@@ -125,10 +125,11 @@ def page(rows: Sequence[Row]) -> str:
     """Return what was found as the body of a page."""
     count = len({row.place.trace for row in rows})
     parts = [f"# Policies on {count} recorded traces", _METHOD.format(orders=len(rows[0].times))]
-    for slots in SLOTS:
+    asked = sorted({row.place.slots for row in rows})
+    for slots in asked:
         here = [row for row in rows if row.place.slots == slots]
         parts += [f"## {slots} slots: summary over {count} traces", markdown(_summary(here))]
-    for slots in SLOTS:
+    for slots in asked:
         here = [row for row in rows if row.place.slots == slots]
         parts += [f"## {slots} slots: median time to target in simulated seconds"]
         parts += [markdown(_times(here))]
