@@ -178,7 +178,8 @@ def page(rows: Sequence[Row]) -> str:
 
 
 _READING = """Reading it: the cells outside lie on four traces. On two of them,
-`deepobs_tolstoi_char_rnn` and `mnist_cnn_tfhpo`, fifo is among them, which has no rule to differ in. On the other two,
+`deepobs_tolstoi_char_rnn` and `mnist_cnn_tfhpo`, fifo is among them, which has no
+rule to differ in. On the other two,
 `algoperf_ogbg_jax` and `lcbench_surrogate_126025`, asynchronous halving is out to one side with
 4 and with 8 slots alike, and to opposite sides on the two traces; the reference's policies share
 their orders, and over orders the times of such policies go together, so that these cells are
