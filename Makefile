@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 JOBS ?= auto
 
 .PHONY: setup demo test check bench bench-allocation bench-curves bench-early-term bench-life bench-local bench-peers \
-	bench-policies slow golden pictures train-pfn
+	bench-policies bench-quality slow golden pictures train-pfn
 
 setup: .venv/ready
 
@@ -54,6 +54,10 @@ bench-early-term: setup
 
 bench-allocation: setup
 	$(BIN)/python -m benchmarks.allocation
+
+# Half an hour of two cores.
+bench-quality: setup
+	$(BIN)/python -m benchmarks.quality
 
 bench-curves: setup
 	$(BIN)/python -m benchmarks.curves

@@ -34,7 +34,8 @@ def test_the_slot_split_is_where_desired_and_deserved_slots_meet(
 
     best = max(map(effective, confidences), default=0.0)
     threshold, granted = promising(confidences, slots, k)
-    assert granted == int(best + 1e-9) // k * k
+    whole = int(best + 1e-9) // k * k
+    assert granted == whole or (whole == 0 and granted == k <= slots and threshold >= 0.5)
     if best:
         assert effective(threshold) == best
         assert not any(effective(p) == best for p in confidences if p > threshold)
@@ -45,6 +46,13 @@ def test_one_sure_trial_takes_no_more_than_its_own_slots() -> None:
     assert promising([0.9, 0.8, 0.1], 4, 1) == (0.8, 2)
     assert promising([0.01] * 50, 4, 1) == (0.01, 0)
     assert promising([], 4, 1) == (1.0, 0)
+
+
+def test_a_lone_slot_is_for_whoever_is_surer_than_not() -> None:
+    assert promising([0.6, 0.3], 1, 1) == (0.6, 1)
+    assert promising([0.4, 0.3], 1, 1) == (0.4, 0)
+    assert promising([0.6], 4, 4) == (0.6, 4)
+    assert promising([0.9], 2, 4) == (0.9, 0)
 
 
 def test_confidence_is_the_chance_of_ever_being_past_the_target() -> None:
@@ -103,6 +111,22 @@ def test_poor_trials_stop_promising_ones_train_on_and_the_others_take_turns() ->
     stop, _ = played.of(Stop)
     assert stop.why == "poor: its confidence 0.2% is below 5%"
     assert "opportunistic: its confidence 30.0% is below the threshold" in played.of(Cut)[0].why
+
+
+def test_whoever_is_found_promising_is_told_so_with_the_numbers() -> None:
+    says = Says({0: 0.9, 1: 0.3, 2: 0.3, 3: 0.3, 4: 0.3, 5: 0.3})
+    played = Played(FLAT, Pop(boundary=2), slots=2, curves=says, budget=GOAL).run()
+    told = next(go for go in played.of(Go) if go.why.startswith("promising"))
+    # Cleared a boundary further than it already was.
+    assert (told.trial, told.until) == (0, 6)
+    assert told.why == "promising: confidence 90.0%, threshold 90.0%, 1 slots for such trials"
+
+
+def test_on_a_lone_slot_whoever_is_surer_than_not_trains_on() -> None:
+    says = Says({0: 0.3, 1: 0.7, 2: 0.3, 3: 0.3, 4: 0.3, 5: 0.3})
+    played = Played(FLAT, Pop(boundary=2), slots=1, curves=says, budget=GOAL).run()
+    assert not [cut for cut in played.of(Cut) if cut.trial == 1]
+    assert [cut.trial for cut in played.of(Cut)][:2] == [0, 2]
 
 
 def test_a_promising_trial_that_was_cut_comes_back_before_all_others() -> None:

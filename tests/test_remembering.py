@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cli_kit import tiny
+from paceline.api.comparison import Comparison, compare
 from paceline.api.remembering import Remembering
 from paceline.core.ports import History
 from paceline.curves.last import Last
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
+
+    import pytest
 
     from paceline.core.values import Forecast
 
@@ -43,3 +48,23 @@ def test_another_model_is_asked_itself() -> None:
     Remembering(first, "one model").forecast([curve(1.0)])
     Remembering(second, "another model").forecast([curve(1.0)])
     assert (first.asked, second.asked) == (1, 1)
+
+
+def test_the_seeds_of_a_comparison_ask_once_about_each_epoch_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    forecast = Last.forecast
+
+    def counted(self: Last, histories: Sequence[History]) -> Sequence[Forecast | None]:
+        asked.extend(tuple(history.losses) for history in histories)
+        return forecast(self, histories)
+
+    monkeypatch.setattr(Last, "forecast", counted)
+    trace = tiny(tmp_path / "t.jsonl.gz", runs=7, epochs=9)
+    comparison = Comparison(
+        sources=(str(trace),), policies=("early_term:boundary=3",), curves=("last",), seeds=5
+    )
+    compare(comparison, jobs=1)
+    assert asked
+    assert len(asked) == len(set(asked)) <= 7 * 2

@@ -1,23 +1,16 @@
 """The what-if table: which policy, how many slots, how long.
 
 Knows every combination of source, policy, allocator, curve model, slots and seed, how to simulate
-them on all cores, and how to sum the seeds up. The same seed is the same order of configs for every
+them, and how to sum the seeds up. The same seed is the same order of configs for every
 policy, so rows can be compared run by run. Does not know how anything is shown.
 """
 
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
-import signal
-import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import product
-from queue import Empty, SimpleQueue
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
@@ -25,16 +18,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from paceline.api.simulation import SimResult, Simulation, trace_of
+from paceline.api.together import on_all_cores
 from paceline.core.errors import SpecError
+from paceline.plots.courses import Course, Follower, Raced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
 
+    from paceline.api.together import Watch
+    from paceline.core.decisions import Step
     from paceline.engines.sim.traces import Trace
-
-    # Told after each run, and now and then: how many are done, of how many.
-    Watch = Callable[[int, int], None]
 
 
 class Comparison(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,14 +94,28 @@ def compare(
     """Simulate every combination, on all cores or as many as `jobs`, and sum up the seeds."""
     started = time.perf_counter()
     runs = list(_runs(comparison))
-    workers = min(jobs or _cores(), len(runs))
-    results = _together(runs, workers, watch) if workers > 1 else _one_by_one(runs, watch)
+    return _table(on_all_cores(simulate, runs, jobs=jobs, watch=watch), comparison, started)
+
+
+def race(
+    comparison: Comparison, *, jobs: int | None = None, watch: Watch | None = None
+) -> tuple[CompareResult, list[Raced]]:
+    """Compare, and keep of every run what the figures show: a few kilobytes each."""
+    started = time.perf_counter()
+    runs = list(_runs(comparison))
+    done = on_all_cores(_followed, runs, jobs=jobs, watch=watch)
+    table = _table([result for result, _ in done], comparison, started)
     count = comparison.seeds
-    rows = [_row(results[at : at + count]) for at in range(0, len(results), count)]
+    groups = [done[at : at + count] for at in range(0, len(done), count)]
+    return table, [_raced(*each) for each in zip(table.rows, groups, strict=True)]
+
+
+def _table(results: Sequence[SimResult], comparison: Comparison, started: float) -> CompareResult:
+    count = comparison.seeds
     return CompareResult(
-        rows=rows,
-        runs=len(runs),
-        seeds=comparison.seeds,
+        rows=[_row(results[at : at + count]) for at in range(0, len(results), count)],
+        runs=len(results),
+        seeds=count,
         wall_s=time.perf_counter() - started,
     )
 
@@ -131,8 +138,34 @@ def _trace(source: str) -> Trace | None:
     return trace_of(source)
 
 
-def _simulate(simulation: Simulation) -> SimResult:
-    return simulation.run(trace=_trace(simulation.source))
+def simulate(
+    simulation: Simulation, remember: Callable[[Sequence[Step]], None] | None = None
+) -> SimResult:
+    """Simulate one run. A trace is read once in a process, however many runs there are."""
+    return simulation.run(trace=_trace(simulation.source), remember=remember)
+
+
+def _followed(simulation: Simulation) -> tuple[SimResult, Course]:
+    follower = Follower()
+    result = simulate(simulation, follower.take)
+    return result, follower.course()
+
+
+def _raced(row: CompareRow, done: Sequence[tuple[SimResult, Course]]) -> Raced:
+    first = done[0][0]
+    slots = "slot" if row.slots == 1 else "slots"
+    place = f"{row.trace}, {row.slots} {slots}"
+    return Raced(
+        place=place if row.target is None else f"{place}, target {row.target:g}",
+        who=(row.policy, row.curves, row.allocator),
+        metric=first.metric,
+        sign=1.0 if first.mode == "min" else -1.0,
+        slots=row.slots,
+        target=row.target,
+        times=[result.makespan_s for result, _ in done],
+        reached=[result.time_to_target_s is not None for result, _ in done],
+        courses=[course for _, course in done],
+    )
 
 
 def _runs(comparison: Comparison) -> Iterator[Simulation]:
@@ -157,82 +190,6 @@ def _runs(comparison: Comparison) -> Iterator[Simulation]:
             if place == 0:
                 run.check(trace=trace)
             yield from (replace(run, seed=seed) for seed in range(comparison.seeds))
-
-
-def _one_by_one(runs: Sequence[Simulation], watch: Watch | None) -> list[SimResult]:
-    results = []
-    for run in runs:
-        results.append(_simulate(run))
-        if watch is not None:
-            watch(len(results), len(runs))
-    return results
-
-
-def _together(runs: Sequence[Simulation], workers: int, watch: Watch | None) -> list[SimResult]:
-    before = set(multiprocessing.active_children())
-    # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
-    pool = ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_with_parent
-    )
-    try:
-        with _no_interrupts():
-            pending = [pool.submit(_simulate, run) for run in runs]
-        for done in _completed(pending):
-            if watch is not None:
-                watch(done, len(runs))
-        return [future.result() for future in pending]
-    except BaseException:
-        # Whoever waits for a keyboard interrupt, or for an error, does not wait for the others.
-        for process in set(multiprocessing.active_children()) - before:
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _completed(pending: Sequence[Future[SimResult]]) -> Iterator[int]:
-    """Yield how many are done, at each that ends and twice a second. Raises what one raised."""
-    ended: SimpleQueue[Future[SimResult]] = SimpleQueue()
-    for future in pending:
-        future.add_done_callback(ended.put)
-    done = 0
-    while done < len(pending):
-        with suppress(Empty):
-            ended.get(timeout=0.5).result()
-            done += 1
-        yield done
-
-
-@contextmanager
-def _no_interrupts() -> Iterator[None]:
-    """Start processes that ignore a keyboard interrupt: it is this process's to end them.
-
-    They inherit the mask. An interrupt that comes meanwhile is delivered here afterwards.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _leave_with_parent() -> None:
-    """End this worker when the process that started it is gone, however it went."""
-
-    def wait() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def _cores() -> int:
-    """Return the cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _row(results: Sequence[SimResult]) -> CompareRow:

@@ -5,12 +5,13 @@ Knows which lists make the table's rows. Does not know how anything is simulated
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
 
-from paceline.api.comparison import Comparison
+from paceline.api.comparison import Comparison, race
 from paceline.api.comparison import compare as run_all
 from paceline.cli.completing import complete_part
 from paceline.cli.options import (
@@ -23,6 +24,12 @@ from paceline.cli.options import (
     sources_argument,
 )
 from paceline.cli.progress import Bar
+from paceline.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.plots.courses import Raced
 
 DEFAULTS = {each.name: each.default for each in msgspec.structs.fields(Comparison)}
 
@@ -81,11 +88,13 @@ def target(text: str) -> float | Literal["trace", "none"]:
     "--target", type=target, help="A value, 'trace' or 'none'. [default: each trace's own]"
 )
 @simulation_options(without=("policy", "allocator", "curves", "slots", "seed", "target"))
+@click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE", help="Draw it as HTML.")
 @json_option
 def compare(
     sources: tuple[str, ...],
     seeds: int | None,
     target: float | Literal["trace", "none"] | None,
+    plot: str | None,
     as_json: bool,
     **options: Any,  # noqa: ANN401 - lists, and fields of Simulation
 ) -> None:
@@ -94,7 +103,8 @@ def compare(
     Simulates every combination of SOURCE, policy, allocator, curve model and slots with every
     seed, on all cores. The same seed is the same order of configs for every policy.
 
-    A run that never reaches the target counts with the time at which it ended. Nothing is written.
+    A run that never reaches the target counts with the time at which it ended. Nothing is written
+    but what --plot asks for: times to target, best value and slots over time, training times.
     """
     lists = {name: options.pop(name) for name in ("policies", "allocators", "curves", "slots")}
     # What was not given is left to the struct.
@@ -103,16 +113,37 @@ def compare(
         given["seeds"] = seeds
     if target is not None:
         given["target"] = None if target == "none" else target
+    if plot is not None and not Path(plot).parent.is_dir():
+        # Said before the work is done, not after.
+        raise SpecError(f"{plot} cannot be written: there is no folder {Path(plot).parent}.")
     comparison = Comparison(
         sources=tuple(dict.fromkeys(sources)), base=simulation_with(options, ""), **given
     )
     with Bar("comparing") as bar:
-        result = run_all(
-            comparison, watch=lambda done, all_: bar.show(done / all_, f"{done} of {all_} runs")
-        )
+
+        def watch(done: int, all_: int) -> None:
+            bar.show(done / all_, f"{done} of {all_} runs")
+
+        if plot is None:
+            result = run_all(comparison, watch=watch)
+        else:
+            result, raced = race(comparison, watch=watch)
+    if plot is not None:
+        _draw(raced, plot)
     if as_json:
         click.echo(msgspec.json.encode(result))
-    else:
-        from paceline.cli import views
+        return
+    from paceline.cli import views
 
-        views.show(*views.compared(result.rows))
+    views.show(*views.compared(result.rows))
+    if plot is not None:
+        click.echo(plot)
+
+
+def _draw(raced: Sequence[Raced], path: str) -> None:
+    from paceline.plots.compared import compared_page  # plotly takes longer than most commands
+
+    try:
+        Path(path).write_text(compared_page(raced), encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"{path} cannot be written: {error.strerror or error}.") from None

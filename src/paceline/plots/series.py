@@ -61,15 +61,21 @@ def averaged(line: Levels, most: int) -> Levels:
         return line
     begin, end = line.times[0], line.times[-1]
     edges = [begin + (end - begin) * index / most for index in range(most)] + [end]
+    return Levels(edges, means(line, edges), (end - begin) / most)
+
+
+def means(line: Levels, edges: Sequence[float]) -> list[list[float]]:
+    """Return the mean of each quantity between neighbouring edges. Edges rise."""
     rows = []
     for row in line.rows:
         sums = _area_until(line.times, row, edges)
-        means = [
-            (late - soon) / (right - left)
-            for (soon, late), (left, right) in zip(pairwise(sums), pairwise(edges), strict=True)
-        ]
-        rows.append(means)
-    return Levels(edges, rows, (end - begin) / most)
+        rows.append(
+            [
+                (late - soon) / (right - left)
+                for (soon, late), (left, right) in zip(pairwise(sums), pairwise(edges), strict=True)
+            ]
+        )
+    return rows
 
 
 def _area_until(

@@ -49,11 +49,14 @@ def promising(confidences: Iterable[float], slots: int, k: int) -> tuple[float, 
     """Return the threshold p* and the slots for whoever is at or above it.
 
     The slots desired by the j surest, k·j, and those they deserve, slots times the j-th confidence,
-    meet where the smaller of both is largest. Ties take the larger confidence.
+    meet where the smaller of both is largest. Ties take the larger confidence. Slots are rounded
+    down to a multiple of k; where none would be left, whoever is surer than not has its k: on a
+    lone slot nobody but the certain would ever be promising.
     """
     threshold, most = 1.0, 0.0
     for j, p in enumerate(sorted(confidences, reverse=True), 1):
         effective = min(k * j, slots * p)
         if effective > most:
             threshold, most = p, effective
-    return threshold, int(most + 1e-9) // k * k
+    whole = int(most + 1e-9) // k * k
+    return threshold, k if most and not whole and threshold >= 0.5 and k <= slots else whole

@@ -8,11 +8,12 @@ slots. The others share the rest by turns of one boundary.
 Rasley et al., "HyperDrive: Exploring Hyperparameters with POP Scheduling", Middleware 2017. What it
 leaves open, and our choice: Pr(m) is made monotone, as a first passage; a trial without a forecast
 or before its first boundary is opportunistic and no part of the threshold; slots are rounded down
-to a multiple of k, ties take the larger p; an opportunistic trial gives way at its own boundary,
-and only where somebody waits; new trials come before paused opportunistic ones, as they have waited
-longest; a slot that its pool cannot use goes to the other. Without a target the best so far is the
-target, a little improved: whoever is likely to beat it before the deadline is promising. Where
-forecasts have been worse than the base rate, the best third at each boundary counts as promising.
+to a multiple of k, but not to none where p* is one half or more; ties take the larger p; an
+opportunistic trial gives way at its own boundary, and only where somebody waits; new trials come
+before paused opportunistic ones, as they have waited longest; a slot that its pool cannot use goes
+to the other. Without a target the best so far is the target, a little improved: whoever is likely
+to beat it before the deadline is promising. Where forecasts have been worse than the base rate, the
+best third at each boundary counts as promising.
 """
 
 from __future__ import annotations
@@ -166,7 +167,9 @@ class Pop:
             why = f"poor: its confidence {p:.1%} is below {self._low:.0%}"
             return (Stop(trial=trial.id, why=why),)
         if p >= self._threshold and self._slots:
-            return ()
+            # A boundary further than it was cleared for: it never stands still for its next look.
+            until = self._next_boundary(self._next_boundary(trial.epoch, study), study)
+            return (Go(trial=trial.id, until=until, why=self._promise(p)),)
         if not self._somebody_waits(study):
             return ()
         if self._slots:
@@ -176,14 +179,16 @@ class Pop:
         why = f"opportunistic: its confidence {p:.1%} {reason}, and others wait for a turn"
         return (Cut(trial=trial.id, why=why),)
 
-    def _ranked(self, trial: TrialView, study: StudyView, distrust: str) -> Go | Pause:
+    def _ranked(self, trial: TrialView, study: StudyView, distrust: str) -> Go | Pause | Cut:
         cutoff, count = self._ranks.at(trial.epoch)
         until = self._next_boundary(trial.epoch, study)
         if trial.best_loss <= cutoff or not self._somebody_waits(study):
             why = f"it is among the best third of {count} at epoch {trial.epoch}; {distrust}"
             return Go(trial=trial.id, until=until, why=why)
         why = f"it is not among the best third of {count} at epoch {trial.epoch}; {distrust}"
-        return Pause(trial=trial.id, why=why)
+        # It may have been promising, and cleared for more than this boundary.
+        ahead = trial.goal > trial.epoch
+        return Cut(trial=trial.id, why=why) if ahead else Pause(trial=trial.id, why=why)
 
     def _somebody_waits(self, study: StudyView) -> bool:
         return not study.closed or bool(self._queue) or bool(study.ready)
@@ -193,19 +198,21 @@ class Pop:
             return Pick(ready, 0, "it was interrupted")
         best = self._best_promising(study)
         if best is not None:
-            p = self._confidence[best]
             until = self._next_boundary(study.trials[best].epoch, study)
-            why = (
-                f"promising: confidence {p:.1%}, threshold {self._threshold:.1%}, "
-                f"{self._slots} slots for such trials"
-            )
-            return Pick(best, until, why)
+            return Pick(best, until, self._promise(self._confidence[best]))
         if study.new:
-            return Pick(None, self._next_boundary(0, study), "a turn for a new trial")
+            first = self._next_boundary(0, study)
+            return Pick(None, first, "opportunistic: a turn for a new trial")
         for trial in self._queue:
             until = self._next_boundary(study.trials[trial].epoch, study)
-            return Pick(trial, until, "a turn for who has waited longest")
+            return Pick(trial, until, "opportunistic: a turn for who has waited longest")
         return None
+
+    def _promise(self, p: float) -> str:
+        return (
+            f"promising: confidence {p:.1%}, threshold {self._threshold:.1%}, "
+            f"{self._slots} slots for such trials"
+        )
 
     def _best_promising(self, study: StudyView) -> TrialId | None:
         """Return the surest paused trial that a slot of the promising pool is free for."""

@@ -1,0 +1,1 @@
+"""How good the decisions are: policies on recorded traces, simulated."""
