@@ -144,7 +144,12 @@ def starved(*, cpu: bool = False) -> dict[str, Any]:
         mps=False,
     )
     ends = [step.event for step in result.log if isinstance(step.event, Ended)]
-    notes = [event.note.splitlines()[-1] for event in ends if event.cause is Cause.CROWDED]
+    # What it wanted and found, without the advice that follows.
+    notes = [
+        ". ".join(event.note.splitlines()[-1].split(". ")[:2])
+        for event in ends
+        if event.cause is Cause.CROWDED
+    ]
     return {
         "trials": len(result.trials),
         "crowded": len(notes),
