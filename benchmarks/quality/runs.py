@@ -15,20 +15,25 @@ from benchmarks.page import ROOT
 from paceline.api.comparison import quantile, simulate
 from paceline.api.simulation import Simulation
 from paceline.api.together import on_all_cores
+from paceline.core.decisions import Launch
+from paceline.core.events import Ended
 from paceline.engines.sim.traces import Trace, read_trace
 from paceline.plots.courses import Course, Follower
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from paceline.core.decisions import Step
+
 TRACES = Path(os.environ.get("PACELINE_TRACES", ROOT.parent / "shared" / "traces"))
 
 
 class Past(NamedTuple):
-    """One simulated run: its course, and the slot time it used."""
+    """One simulated run: its course, the slot time it used, and the widest trial at its end."""
 
     course: Course
     slot_seconds: float
+    widest: float
 
     def time_to(self, target: float, sign: float, limit: float) -> float:
         """Return when the target was reached; where it never was by the limit, the limit."""
@@ -41,8 +46,18 @@ class Past(NamedTuple):
 def follow(simulation: Simulation) -> Past:
     """Simulate one run and keep its course."""
     follower = Follower()
-    result = simulate(simulation, follower.take)
-    return Past(follower.course(), result.slot_seconds)
+    held: dict[int, float] = {}
+
+    def take(steps: Sequence[Step]) -> None:
+        follower.take(steps)
+        for step in steps:
+            if isinstance(step.event, Ended):
+                held.pop(step.event.attempt, None)
+            launches = (each for each in step.decisions if isinstance(each, Launch))
+            held.update((launch.attempt, launch.width) for launch in launches)
+
+    result = simulate(simulation, take)
+    return Past(follower.course(), result.slot_seconds, max(held.values(), default=0.0))
 
 
 def pasts(simulations: Sequence[Simulation], what: str) -> list[Past]:
