@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PAST = Past(Course([(2.0, 0.5), (5.0, 0.8)], {}, [5.0], 6.0), 6.0)
+PAST = Past(Course([(2.0, 0.5), (5.0, 0.8)], {}, [5.0], 6.0), 6.0, 1.0)
 
 
 def test_what_is_not_reached_in_time_counts_as_the_limit() -> None:
@@ -114,9 +114,9 @@ def test_the_deadline_is_kept_by_those_who_do_not_know_it(few: str) -> None:
 def test_a_case_that_is_lost_to_asha_is_counted() -> None:
     case = deadlines.Case("toy", "10 s", 10.0, "fixed")
     losses = {"hypersched": 0.5, "without admission": 0.4, "asha": 0.4, "asha, draining": 0.4}
-    sides = {name: deadlines.Side(loss, 10.0) for name, loss in losses.items()}
+    sides = {name: deadlines.Side(loss, 10.0, 1.0) for name, loss in losses.items()}
     page = " ".join(deadlines.page([deadlines.Found(case, sides)]).split())
-    assert "of the 1 cases that HyperSched with `fixed` loses to `asha`, that one loses 0." in page
+    assert "of the 1 cases that HyperSched loses to `asha`, that one loses 0." in page
     assert "| -10.00 " in page
 
 

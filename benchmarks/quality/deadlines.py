@@ -154,20 +154,21 @@ def page(found: Sequence[Found]) -> str:
 _INTRO = """The paper gains 3 to 5 points of accuracy over ASHA with ResNet50 on CIFAR-10 (83.3 to
 87.9 % at 15 minutes, 88.6 to 91.6 at 30, 90.8 to 93.8 at 60), on 8 GPUs with resizing. With
 `fixed` every trial has width 1, so that admission and speculative halving stand alone; with
-`uniform` the slots that are left over go to the best. ASHA's trials always have one slot. `asha` is the paper's, which idles when nobody may be promoted; `asha, draining` is
-ours, which goes on with the best that waits. Better and worse: by more than 0.005 of regret."""
+`uniform` the slots that are left over go to the best. ASHA's trials always have one slot: `asha` is
+the paper's, which idles when nobody may be promoted; `asha, draining` is ours, which goes on with
+the best that waits. Better and worse: by more than 0.005 of regret."""
 
 _WHY = """Where it loses with `{allocator}`, why. The column *without admission* is the same policy
 that does not know the deadline: of the {lost} cases that HyperSched loses to `asha`, that one
 loses {still}. In those it starts {trials:.0%} of ASHA's trials."""
 
-_BOTH = """Admission pays where values need epochs more than choice (most of `fastmri` and `criteo`, the
-toy at 10 s), and costs where early rank already tells the winner and looking at more trials is worth
-more (`nasbench`, `ogbg_model_size`, the toy at 20 and 30 s): there it gives what is left to those
-that run, and who is held to one slot cannot take it. At 25 % of F nearly all trials have been
-seen, and little is left to decide: its gain over the paper's ASHA there is that it does not idle,
-as a draining ASHA does not either. Resizing is worth what it is worth to reach more epochs: where
-a trial's curve is flat by the deadline, eight slots for it find nothing that one would not."""
+_BOTH = """Admission pays where values need epochs more than choice (most of `fastmri` and
+`criteo`, the toy at 10 s), and costs where early rank already tells the winner and looking at more
+trials is worth more (`nasbench`, `ogbg_model_size`, the toy at 20 and 30 s): there it gives what
+is left to those that run, and who is held to one slot cannot take it. At 25 % of F nearly all
+trials have been seen, and little is left to decide: its gain over the paper's ASHA there is that
+it does not idle, as a draining ASHA does not either. Resizing buys epochs: where a curve is flat
+by the deadline, eight slots find nothing for it that one would not."""
 
 _METHOD = f"""Means over {ORDERS} paired orders ({TOY_ORDERS} of the toy), at 5, 10 and 25 % of F,
 the median makespan of fifo. Points are hundredths where the metric is maximised, else hundredths
