@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+import paceline as pl
 from live_kit import Running, study_file, wait_for
 from paceline.core import events as e
 from paceline.testing.hand import FAR, Advising, Hand, amend, halt, opened
@@ -301,3 +302,24 @@ def test_each_process_of_a_gang_draws_its_own_numbers_and_the_same_after_a_pause
     for rank in (0, 1):
         assert drawn[f"drawn-0-{rank}"] == drawn[f"drawn-1-{rank}"]
     assert drawn["drawn-0-0"] != drawn["drawn-0-1"]
+
+
+def steady(trial: Any) -> None:  # noqa: ANN401
+    """Train for a while each epoch, half as long where two do it, and keep how many did."""
+    sizes = trial.keep(sizes=[])
+    for _ in trial.epochs():
+        sizes.append(trial.size)
+        time.sleep(0.04 / trial.size)
+        trial.report(loss=1.0 / len(sizes))
+
+
+def test_a_trial_is_widened_when_the_other_ends_and_goes_on_from_where_it_was() -> None:
+    given: dict[str, Any] = {"metric": "loss", "mode": "min", "epochs": 200, "slots": "cpu:2"}
+    with pl.Study(steady, **given, allocator="fluid", span=2, curves="last") as study:
+        long, short = study.group([({"a": 1}, 200), ({"a": 2}, 3)])
+        assert long.checkpoint is not None
+        sizes = long.checkpoint.load()["sizes"]
+    assert short.values == [1.0, 1 / 2, 1 / 3]
+    assert long.values == [1 / epoch for epoch in range(1, 201)]
+    assert sizes == [1] * sizes.count(1) + [2] * sizes.count(2)
+    assert sizes[-1] == 2

@@ -12,7 +12,7 @@ import pytest
 import paceline as pl
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.engines.local.devices import Devices, find_devices
+from paceline.engines.local.devices import Devices, Gpu, find_devices, visible
 from paceline.worker.memory import ran_out
 from test_machine import Bench, Says
 
@@ -183,3 +183,21 @@ def test_trials_that_share_a_gpu_see_the_same_one_and_its_service() -> None:
     gang = [devices.variables((0, 1), 2.0, rank) for rank in (0, 1)]
     assert [each["CUDA_VISIBLE_DEVICES"] for each in gang] == ["gpu-a", "gpu-b"]
     assert {each["OMP_NUM_THREADS"] for each in gang} == {"8"}
+
+
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [
+        (None, "abc"),
+        ("", ""),
+        ("-1", ""),
+        ("2,0", "ca"),
+        ("GPU-b", "b"),
+        ("1,7,0", "b"),
+        ("0,0", "a"),
+        ("GPU-", ""),
+    ],
+)
+def test_a_study_keeps_to_the_gpus_its_driver_may_see(told: str | None, left: str) -> None:
+    gpus = [Gpu(f"GPU-{name}", 1) for name in "abc"]
+    assert visible(gpus, told) == [Gpu(f"GPU-{name}", 1) for name in left]

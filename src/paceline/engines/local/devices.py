@@ -170,4 +170,23 @@ def _gpus() -> Sequence[Gpu]:
                 found.append(Gpu(pynvml.nvmlDeviceGetUUID(handle), size))
     finally:
         pynvml.nvmlShutdown()
-    return found
+    return visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def visible(gpus: Sequence[Gpu], told: str | None) -> Sequence[Gpu]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, by number or by the start of a name.
+
+    As CUDA reads it: in its order, and only up to the first that is not there.
+    """
+    if told is None:
+        return gpus
+    chosen: list[Gpu] = []
+    for name in (part.strip() for part in told.split(",")):
+        if name.isdigit():
+            meant = gpus[int(name) : int(name) + 1]
+        else:
+            meant = [gpu for gpu in gpus if name and gpu.name.startswith(name)]
+        if len(meant) != 1 or meant[0] in chosen:
+            break
+        chosen += meant
+    return chosen
