@@ -2,7 +2,8 @@
 
 On 50 recorded curves, predictive mean and standard deviation of the last epoch are compared with
 those of a chain twenty times as long, whose burn-in alone is longer than the whole short chain.
-Prints and writes `benchmarks/results/curves-ensemble.md` and `.json`.
+Prints and writes `benchmarks/results/curves-ensemble.md` and `.json`; with `--others`, on 50 curves
+that no setting was chosen by, `curves-ensemble-others.md`.
 """
 
 from __future__ import annotations
@@ -60,31 +61,35 @@ def main(given: Sequence[str] | None = None) -> None:
     """Compare, print and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.curves.reference")
     parser.add_argument("--curves", type=int, default=50)
+    parser.add_argument("--others", action="store_true", help="as many curves after those instead")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args(given)
     started = time.perf_counter()
     shown = [family for family in FAMILIES if family not in HELD_OUT]
-    asked = _spread(questions(shown), options.curves)
+    first = options.curves if options.others else 0
+    asked = _spread(questions(shown))[first : first + options.curves]
     rows = []
     with get_context("spawn").Pool(options.jobs) as pool:
         for row in pool.imap(compare, asked):
             rows.append(row)
             print(json.dumps(row), file=sys.stderr)
-    known = facts("python -m benchmarks.curves.reference", time.perf_counter() - started)
+    command = "python -m benchmarks.curves.reference" + " --others" * options.others
+    known = facts(command, time.perf_counter() - started)
     text = page(rows, known)
     print(text)
-    (RESULTS / "curves-ensemble.md").write_text(text, encoding="utf-8")
+    name = "curves-ensemble" + "-others" * options.others
+    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     body = json.dumps({**known, "rows": rows}, indent=1)
-    (RESULTS / "curves-ensemble.json").write_text(body + "\n", encoding="utf-8")
+    (RESULTS / f"{name}.json").write_text(body + "\n", encoding="utf-8")
 
 
-def _spread(asked: Sequence[Question], count: int) -> list[Question]:
-    """Return so many curves of different runs, with all families and cuts in turn."""
+def _spread(asked: Sequence[Question]) -> list[Question]:
+    """Return curves of different runs, with all families and cuts in turn."""
     runs: dict[tuple[str, int], list[Question]] = {}
     for question in asked:
         runs.setdefault((question.trace, question.run), []).append(question)
     # Families take turns; so do the cuts of their runs.
-    return [cuts[(at // 8) % len(cuts)] for at, cuts in enumerate(runs.values())][:count]
+    return [cuts[(at // 8) % len(cuts)] for at, cuts in enumerate(runs.values())]
 
 
 def page(rows: Sequence[dict[str, Any]], known: dict[str, Any]) -> str:
