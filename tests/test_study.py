@@ -332,6 +332,18 @@ def test_rays_spelling_pauses_and_goes_on_from_its_directory(tmp_path: Path) -> 
         pl.report({"loss": 1.0})
 
 
+def reports_more(trial: Any) -> None:  # noqa: ANN401
+    for epoch in trial.epochs():
+        extra = {"accuracy": 0.5 * epoch} if epoch else {}
+        trial.report(loss=1.0 / (1 + epoch), **extra)
+
+
+def test_every_metric_that_was_reported_is_in_the_result() -> None:
+    result = pl.tune(reports_more, **options(epochs=3, trials=1, policy="fifo"))
+    (trial,) = result.trials
+    assert trial.metrics == {"loss": [1.0, 1 / 2, 1 / 3], "accuracy": [None, 0.5, 1.0]}
+
+
 def test_an_outside_tuner_drives_groups() -> None:
     with pl.Study(learns, metric="loss", mode="min", epochs=9, slots=2) as study:
         configs = [{"lr": lr, "width": 1} for lr in (0.1, 0.5, 0.9)]

@@ -65,6 +65,8 @@ class TrialResult(Struct, frozen=True, kw_only=True):
     # The objective after each epoch, and how long each took.
     values: list[float | None]
     seconds: list[float]
+    # Every metric after each epoch, by name; None where it was not reported, or was no number.
+    metrics: dict[str, list[float | None]]
     failures: int
     # Of its best epoch where that was saved, else its latest.
     checkpoint: SavedCheckpoint | None
@@ -181,6 +183,7 @@ class Result:
             epoch=trial.best_epoch if found else None,
             values=list(trial.metric(spec.metric)),
             seconds=list(trial.seconds),
+            metrics={name: list(trial.metric(name)) for name in trial.metrics},
             failures=trial.failures,
             checkpoint=self._checkpoint(trial),
         )

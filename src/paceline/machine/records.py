@@ -109,6 +109,12 @@ class Trial:
                 values += islice(chain(said, repeat(None)), len(node.losses))
         return values[: self.epoch]
 
+    @property
+    def metrics(self) -> Sequence[str]:
+        """The names of all metrics that were reported on its way, the objective first."""
+        rows = (row for node in way(self.leaf) for row in node.extra or ())
+        return list(dict.fromkeys([self.spec.metric, *(name for row in rows for name in row)]))
+
     def origin(self, epoch: int) -> int:
         return node_of(self.leaf, epoch).birth
 
