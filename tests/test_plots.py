@@ -206,7 +206,7 @@ def test_every_story_is_told_in_the_same_pass(study: dict[str, Any]) -> None:
         assert list(trial.story) == list(trial_story(steps, trial.trial))
 
 
-@pytest.mark.parametrize("seed", [2, 13])
+@pytest.mark.parametrize("seed", [3, 13])
 def test_a_busy_study_is_told_whole(seed: int) -> None:
     steps = busy(seed).run().steps
     past = chronicle_of(steps)

@@ -118,16 +118,20 @@ class Nursery:
         workers = {pid: worker for worker, pid in self._pids.items()}
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if pid == 0:
+            if dead is None:
                 return
+            pid = dead.si_pid
             worker = workers.get(pid)
             if worker is not None:
-                del self._pids[worker]
+                # Whatever it has left behind in its session; its number is nobody else's yet.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)  # whatever it has left behind in its session
+                    os.killpg(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            if worker is not None:
+                del self._pids[worker]
                 self._end_strays()
                 self._wire.send(Exited(worker, os.waitstatus_to_exitcode(status)))
 
