@@ -15,7 +15,7 @@ from paceline.allocation.fluid import Confidence, Fluid, FluidStatic
 from paceline.allocation.leaders import Softmax, Top, Uniform
 from paceline.allocation.speedup import SpeedUp, parse_speedup
 from paceline.allocation.water import Vessel, fill
-from paceline.core.decisions import Launch, Resize
+from paceline.core.decisions import EndCause, Launch, Resize
 from paceline.core.events import Ended, Reported
 from paceline.core.rng import stream
 from paceline.core.values import Budget
@@ -108,7 +108,7 @@ def test_a_group_of_the_toys_budgets_starts_with_these_widths(
 
 
 @given(works=WORKS, vessel=VESSELS)
-@settings(max_examples=1000)
+@settings(max_examples=2000)
 def test_widths_never_exceed_the_slots_and_never_split_one_wrongly(
     works: list[float], vessel: Vessel
 ) -> None:
@@ -223,6 +223,17 @@ def test_with_a_deadline_hypersched_starts_fewer_and_its_last_hold_every_slot() 
     assert max(last) > 2.0
     assert len(ours.state.trials) < len(plain.state.trials)
     assert ours.state.best_loss < plain.state.best_loss
+
+
+def test_time_that_is_left_when_the_leaders_are_done_goes_to_those_who_wait() -> None:
+    trace = table(falling(40, 60))
+    brains = brains_for(trace, policy=HyperSched(), allocator=Uniform())
+    spec = replace(spec_for(trace, span=8), budget=Budget(deadline_s=90.0))
+    cluster = Cluster(slots=8, speed=parse_speedup(V100))
+    study = Rehearsal(spec, brains, Rows(trace), cluster).run()
+    assert study.state.end is not None
+    assert study.state.end.cause is EndCause.DEADLINE
+    assert sum(trial.epoch == 60 for trial in study.state.trials) > 1
 
 
 # Moves

@@ -7,7 +7,7 @@ moved past it. New trials start only while time left >= min(eta · longest trial
 Liaw et al., "HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline", SoCC
 2019. Changed against its code: (1) paused trials are not thrown away when admission closes: a slot
 that nobody else can use goes on with the best of them (`drain`), so that the runner-up is not
-lost; where trials may span several slots the leaders are widened instead, unless it is said; (2)
+lost; where trials may span several slots the leaders are widened first, unless it is said; (2)
 the longest trial is measured in training time, without starts; (3) with `chance`, whoever is new or
 was paused starts only where forecasts give it that chance to beat the best by the deadline: a new
 trial the mean chance of the last twenty at their first rung; where forecasts have been worse than
@@ -83,8 +83,6 @@ class HyperSched:
 
     def see(self, entry: Entry, study: StudyView) -> None:
         if isinstance(entry, Opened):
-            if self._drain is None:
-                self._drain = entry.spec.span == 1
             first = first_rung(self._first, entry.spec.epochs)
             self._levels = milestones(first, self._eta, entry.spec.epochs)[:-1]
         elif isinstance(entry, Cut | Pause):
@@ -173,7 +171,7 @@ class HyperSched:
 
     def _wanted(self, trial: TrialId, study: StudyView) -> bool:
         """Say whether somebody else should have this trial's slot."""
-        if not (study.closed and self._drain):
+        if not self._drains(study):
             return True
         # No new trials come: it makes room for a paused one that got further, or was better there.
         scores = self._scores[trial]
@@ -182,6 +180,12 @@ class HyperSched:
             for level, queue in self._queues.items()
             if level >= max(scores)
         )
+
+    def _drains(self, study: StudyView) -> bool:
+        """Say whether a paused trial may have a slot that no other can use."""
+        if not study.closed or self._drain is not None:
+            return study.closed and bool(self._drain)
+        return study.spec.span == 1 or study.running == 0
 
     def _reachable(self, epoch: int, study: StudyView) -> int:
         """Return the last epoch that a trial which is there now can reach by the deadline."""
@@ -227,7 +231,7 @@ class HyperSched:
                 waiting = (loss, trial, level)
         if study.new:
             return Pick(None, epochs, "a slot is free and no paused trial has caught up")
-        if waiting is None or not (study.closed and self._drain):
+        if waiting is None or not self._drains(study):
             return None
         why = f"no new trials come, and it is the best that is paused at epoch {waiting[2]}"
         return Pick(waiting[1], epochs, why)
