@@ -167,8 +167,9 @@ _BOTH = """Admission pays where values need epochs more than choice (most of `fa
 trials is worth more (`nasbench`, `ogbg_model_size`, the toy at 20 and 30 s): there it gives what
 is left to those that run, and who is held to one slot cannot take it. At 25 % of F nearly all
 trials have been seen, and little is left to decide: its gain over the paper's ASHA there is that
-it does not idle, as a draining ASHA does not either. Resizing buys epochs: where a curve is flat
-by the deadline, eight slots find nothing for it that one would not."""
+it does not idle, as a draining ASHA does not either. Resizing buys epochs: the toy, whose values
+rise with every step, gains most by it; where a curve is flat by the deadline, eight slots find
+nothing for it that one would not, and paused trials that could have gone on wait in vain."""
 
 _METHOD = f"""Means over {ORDERS} paired orders ({TOY_ORDERS} of the toy), at 5, 10 and 25 % of F,
 the median makespan of fifo. Points are hundredths where the metric is maximised, else hundredths
