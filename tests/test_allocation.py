@@ -315,17 +315,16 @@ def _paces(durations: Mapping[float, Sequence[float]]) -> Paces:
     attempt: Any = _Attempt()
     epoch = 0
     for number, (width, seconds) in enumerate(durations.items()):
-        attempt.id, attempt.width, attempt.start = number, width, epoch
+        attempt.id, attempt.start = number, epoch
         for each in seconds:
             epoch += 1
             event = Reported(at=0.0, attempt=number, epoch=epoch, metrics={}, seconds=each)
-            paces.reported(attempt, event)
+            paces.reported(attempt, event, width)
     return paces
 
 
 class _Attempt:
     id = 0
-    width = 1.0
     start = 0
     launched_at = 0.0
 

@@ -120,8 +120,9 @@ def _vessel(demands: Demands, study: StudyView, *, crowded: bool) -> Vessel:
 
 
 def _experiment(running: list[Demand], pack: int) -> dict[TrialId, float]:
-    """Return who shares the one slot on which sharing is measured: the first who run."""
-    return {demand.trial: 1.0 / pack for demand in running[:pack]}
+    """Return who shares the one slot on which sharing is measured: those with least to lose."""
+    shortest = sorted(running, key=lambda demand: (demand.work, demand.trial))[:pack]
+    return {demand.trial: 1.0 / pack for demand in shortest}
 
 
 def _first(demands: Demands, study: StudyView, running: int) -> list[Demand]:

@@ -68,9 +68,9 @@ class Paces:
         self._starts, self._warm_ups, self._saves = Mean(), Mean(), Mean()
         self._firsts: dict[AttemptId, float] = {}
 
-    def reported(self, attempt: Attempt, event: Reported) -> None:
-        """Take the duration of an epoch."""
-        width, seconds = attempt.width, event.seconds
+    def reported(self, attempt: Attempt, event: Reported, width: float) -> None:
+        """Take the duration of an epoch at a width: a share of a slot by how many share it."""
+        seconds = event.seconds
         if event.epoch == attempt.start + 1:
             self._starts.add(max(event.at - attempt.launched_at - seconds, 0.0))
             self._firsts[attempt.id] = seconds

@@ -65,6 +65,12 @@ class Slots:
         count = max(1, int(width))
         return tuple(self.idle[:count]) if len(self.idle) >= count else None
 
+    def share(self, slots: Sequence[SlotId], width: float) -> float:
+        """Return what a holder of this width really has: all of a slot, where no other is on it."""
+        if width >= 1.0:
+            return width
+        return 1.0 / max(1, round(self.held[slots[0]] / width))
+
     def take(self, slots: Sequence[SlotId], width: float) -> None:
         """Hold these slots: each whole, or the one by a share."""
         share = min(width, 1.0)

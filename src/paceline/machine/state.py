@@ -154,7 +154,7 @@ class StudyState:
             self.least = max(self.least, attempt.trial.takes(event.memory))
         self.epochs_trained += 1
         if self.elastic:
-            self.paces.reported(attempt, event)
+            self.paces.reported(attempt, event, self.slots.share(attempt.slots, attempt.width))
         node = leaf if epoch > leaf.start else node_of(leaf, epoch)
         loss = loss_of(event.metrics.get(self._metric), self._sign)
         at = epoch - node.start - 1
