@@ -243,6 +243,9 @@ def _brief(value: object) -> str:
             f"{_brief(late)} from epoch {start}" if start else _brief(late)
             for start, late in value["piecewise"]
         )
+    if isinstance(value, dict) and "each_epoch" in value:
+        given = (f"{name}={_brief(each)}" for name, each in value.items() if name != "each_epoch")
+        return f"{value['each_epoch']}({', '.join(given)})"
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import TrialError
 from paceline.core.values import Config, Metrics, loss_of
-from paceline.plan.settings import PIECEWISE, setting_at
+from paceline.plan.settings import changing, value_at
 from paceline.worker import container
 from paceline.worker.channel import (
     Bereft,
@@ -121,27 +121,32 @@ class Trial:
         return self.value(name) if name in self._config else default
 
     def value(self, name: str, progress: float = 0.0) -> Any:  # noqa: ANN401
-        """Return a hyperparameter's value at this point of the epoch, from 0 to 1."""
+        """Return a hyperparameter's value at this point of the epoch, from 0 to 1.
+
+        Within an epoch only what was given as `smooth` changes.
+        """
         try:
             value = self._config[name]
         except KeyError:
             known = ", ".join(self._config) or "none"
             raise TrialError(f"this trial has no {name!r}: its config holds {known}.") from None
-        if not _scheduled(value):
+        if not changing(value):
             return value
+        if not 0.0 <= progress <= 1.0:
+            raise TrialError(f"progress={progress!r} is not in the epoch: give 0 to 1.")
         if self._epoch is None:
             raise TrialError(
                 f"{name!r} changes during training, so it has no value before the first epoch: "
                 "read it inside `for epoch in trial.epochs()`."
             )
-        return setting_at({name: value}, self._epoch)[name]
+        return value_at(value, self._epoch, progress)
 
     def changed(self, name: str) -> bool:
         """Say whether a hyperparameter has another value in this epoch than in the one before."""
         now = self.value(name)
-        if not self._epoch or not _scheduled(self._config[name]):
+        if not self._epoch:
             return False
-        return bool(setting_at({name: self._config[name]}, self._epoch - 1)[name] != now)
+        return bool(value_at(self._config[name], self._epoch - 1) != now)
 
     # The loop
 
@@ -304,10 +309,6 @@ class Trial:
 def name_of(attempt: int, epoch: int) -> str:
     """Return the file name of a checkpoint."""
     return f"{attempt}-{epoch}.ckpt"
-
-
-def _scheduled(value: object) -> bool:
-    return isinstance(value, dict) and PIECEWISE in value
 
 
 def _settled(metrics: dict[str, Any], wanted: str) -> Metrics:
