@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import TrialError
 from paceline.core.values import Config, Metrics, loss_of
+from paceline.plan.saving import due, likely_branches
 from paceline.plan.settings import changing, value_at
 from paceline.worker import container
 from paceline.worker.channel import (
@@ -32,7 +33,7 @@ from paceline.worker.memory import taken
 from paceline.worker.ties import Ties, seed_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from paceline.worker.channel import AnyMessage, Begin
 
@@ -49,6 +50,8 @@ class Trial:
         self._channel = channel
         self._ties = ties
         self._config = begin.config
+        # After which epochs its path may branch; None: not worked out yet.
+        self._branches: Sequence[int] | None = None
         self._goal = begin.goal
         self._save_at = begin.save_at
         self._version = 0
@@ -216,7 +219,7 @@ class Trial:
         if not precious:
             self._hear()
             ordered = self._done >= self._goal or self._done in self._save_at
-            if ordered or (possible and self._due()):
+            if ordered or (possible and self._due(seconds)):
                 self._channel.send(self._save(files))
         while self._done >= self._goal and self._done < self._begin.epochs:
             message = self._channel.receive(wait=True)
@@ -246,10 +249,14 @@ class Trial:
             return 0.0
         return taken(self.device) / slot
 
-    def _due(self) -> bool:
+    def _due(self, epoch_s: float) -> bool:
         patience = self._begin.patience
+        if patience is None:
+            return False
+        if self._branches is None:
+            self._branches = likely_branches(self._config, self._begin.epochs)
         spent = time.monotonic() - self._saved_at
-        return patience is not None and spent >= patience * self._save_s
+        return due(spent, patience * self._save_s, self._done, epoch_s, self._branches)
 
     def _hear(self) -> None:
         while (message := self._channel.receive(wait=False)) is not None:
@@ -261,6 +268,7 @@ class Trial:
         if isinstance(message, Order) and message.version > self._version:
             self._version = message.version
             self._config, self._goal = message.config, message.goal
+            self._branches = None
             self._save_at = message.save_at
             for epoch in message.save_at:
                 if epoch < self._done:
