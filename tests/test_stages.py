@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 import paceline as pl
 from build import Played, table
+from cli_kit import log_of
+from paceline.core.decisions import Drop, Open
+from paceline.core.events import Saved
 from paceline.core.values import Status
 from paceline.machine.sharing import sharing_of
 from paceline.plan.saving import due, likely_branches
@@ -19,7 +22,9 @@ from paceline.plan.settings import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
+    from paceline.core.decisions import Step
     from paceline.testing.studies import Rehearsal
 
 EPOCHS = 7
@@ -144,3 +149,62 @@ def test_where_nothing_is_shared_sharing_decides_nothing() -> None:
     )
     assert together.steps[1:] == apart.steps[1:]
     assert together.state.now == apart.state.now
+
+
+def climbs(trial: Any) -> None:  # noqa: ANN401
+    """Be better with every epoch than anybody was, so that each is saved."""
+    trial.keep(nothing=[0])
+    for epoch in trial.epochs():
+        trial.report(score=100.0 * trial.id + epoch + trial["lr"])
+
+
+def climbed(store: str, first: Any, generator: str) -> pl.Result:  # noqa: ANN401
+    """Return a study of four schedules that change after three epochs, one after the other."""
+    return pl.tune(
+        climbs,
+        name="climbs",
+        store=store,
+        space={"lr": pl.piecewise([(0, first), (3, pl.grid([0.2, 0.4]))])},
+        metric="score",
+        mode="max",
+        epochs=6,
+        trials=4,
+        generator=generator,
+        policy="fifo",
+        slots=1,
+        progress=False,
+    )
+
+
+def held(steps: list[Step], trial: int) -> set[int]:
+    """Return the epochs of which there are checkpoints when a trial is opened."""
+    names: set[tuple[int, int]] = set()
+    for entry in (entry for step in steps for entry in step.entries):
+        if isinstance(entry, Saved):
+            names.add((entry.attempt, entry.epoch))
+        elif isinstance(entry, Drop):
+            names -= set(entry.checkpoints)
+        elif isinstance(entry, Open) and entry.trial == trial:
+            break
+    return {epoch for attempt, epoch in names if attempt > 0}
+
+
+def test_a_checkpoint_at_a_branch_is_kept_while_trials_may_come_that_begin_alike(
+    tmp_path: Path,
+) -> None:
+    store = f"sqlite:///{tmp_path / 'studies.db'}"
+    result = climbed(store, pl.grid([0.3, 0.1]), "grid")
+    assert result.summary().epochs_trained == 6 + 3 + 6 + 3
+    assert held(log_of(store, "climbs"), 3) == {3, 6}
+    # When nobody could come any more, those at the branches went.
+    saved = [trial.checkpoint for trial in result.trials]
+    assert [each and each.epoch for each in saved] == [6, 6, 6, 6]
+    assert saved[0] is not None
+    assert len(list(saved[0].path.parent.iterdir())) == 4
+
+
+def test_where_no_two_begin_alike_no_checkpoint_waits_for_others(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'studies.db'}"
+    result = climbed(store, pl.loguniform(0.01, 1.0), "random")
+    assert result.summary().epochs_trained == 4 * 6
+    assert held(log_of(store, "climbs"), 3) == {6}
