@@ -216,5 +216,10 @@ def test_a_rule_is_told_as_it_was_written_and_stays_small_in_the_log() -> None:
     assert len(key(config)) < 200
 
 
+def test_what_is_nested_or_smooth_is_told_in_words() -> None:
+    config = canonical({"lr": pl.smooth(pl.linear(0.0, 1.0, 4)), "opt": {"beta": 0.9, "name": "a"}})
+    assert written(setting_at(config, 1)) == "lr=0.25 to 0.5, opt={beta=0.9, name=a}"
+
+
 def test_a_hyperparameter_may_be_named_like_a_schedule() -> None:
     assert constant(canonical({"each_epoch": 3, "piecewise": "no"}))

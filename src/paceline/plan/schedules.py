@@ -90,6 +90,11 @@ def is_rule(value: Value) -> bool:
     return type(value) is dict and RULE in value
 
 
+def arguments(rule: dict[str, Value]) -> dict[str, Value]:
+    """Return what a rule was given, by name."""
+    return {name: value for name, value in rule.items() if name != RULE}
+
+
 def checked(rule: dict[str, Value], where: str) -> dict[str, Value]:
     """Return a rule that can be followed; refuse any other. What a domain stands for may come."""
     name = rule[RULE]
@@ -139,8 +144,8 @@ def rounded(value: float) -> float:
     return float(f"{value:.12g}")
 
 
-def _ruled(name: str, arguments: dict[str, Value]) -> Value:
-    return checked({RULE: name, **arguments}, name)
+def _ruled(name: str, given: dict[str, Value]) -> Value:
+    return checked({RULE: name, **given}, name)
 
 
 def _number(value: Value, epoch: int) -> Value:

@@ -11,6 +11,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from paceline.plan.schedules import arguments, is_rule
 from paceline.plan.settings import changing, value_at
 
 if TYPE_CHECKING:
@@ -46,14 +47,16 @@ class Dimension(NamedTuple):
 
 
 def flat(config: Config) -> dict[str, Value]:
-    """Return a config as it begins, nested values under dotted names.
+    """Return a config as it begins, nested values under dotted names; of a rule, its arguments.
 
     >>> flat({"lr": {"piecewise": [[0, 0.1], [30, 0.01]]}, "net": {"width": 64}})
     {'lr': 0.1, 'net.width': 64}
+    >>> flat({"lr": {"each_epoch": "exponential", "start": 0.1, "factor": 0.9}})
+    {'lr.start': 0.1, 'lr.factor': 0.9}
     """
     found: dict[str, Value] = {}
     for name, scheduled in config.items():
-        value = value_at(scheduled, 0)
+        value = arguments(scheduled) if is_rule(scheduled) else value_at(scheduled, 0)
         if isinstance(value, dict) and value:
             found |= {f"{name}.{inner}": each for inner, each in flat(value).items()}
         else:
