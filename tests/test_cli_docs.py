@@ -22,6 +22,7 @@ from paceline.api.summary import Summary
 from paceline.cli.environment import VARIABLES
 from paceline.cli.main import COMMANDS, commands
 from paceline.machine.glance import Best, CheckpointName, Forecasts, StudyRow
+from paceline.machine.sharing import Change, NodeRow, Sharing
 
 ROOT = Path(__file__).parents[1]
 CLI = ROOT / "docs" / "cli.md"
@@ -39,6 +40,9 @@ OBJECTS: dict[str, type[msgspec.Struct]] = {
     "A trial": TrialRow,
     "best": Best,
     "A checkpoint's name": CheckpointName,
+    "tree": Sharing,
+    "A node": NodeRow,
+    "A change": Change,
 }
 
 

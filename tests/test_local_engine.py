@@ -383,6 +383,41 @@ def test_a_setting_changes_in_a_running_attempt(driven: Callable[..., Hand]) -> 
     hand.until_ended(0)
 
 
+def test_a_smooth_schedule_is_read_inside_the_epoch(driven: Callable[..., Hand]) -> None:
+    def reads(trial: Any) -> None:  # noqa: ANN401
+        for _ in trial.epochs():
+            middle, end = (trial.value("lr", progress) for progress in (0.5, 1.0))
+            trial.report(loss=trial["lr"], middle=middle, end=end, deep=trial["opt"]["momentum"])
+
+    config = {
+        "lr": {
+            "each_epoch": "smooth",
+            "schedule": {"each_epoch": "linear", "start": 1.0, "end": 0.0, "epochs": 2},
+        },
+        "opt": {"momentum": {"each_epoch": "exponential", "start": 1.0, "factor": 0.5}},
+    }
+    hand = driven(reads, config)
+    hand.give(hand.launch(0, goal=3))
+    hand.until_ended(0)
+    assert [event.metrics for event in hand.of(e.Reported)] == [
+        {"loss": 1.0, "middle": 0.75, "end": 0.5, "deep": 1.0},
+        {"loss": 0.5, "middle": 0.25, "end": 0.0, "deep": 0.5},
+        {"loss": 0.0, "middle": 0.0, "end": 0.0, "deep": 0.25},
+    ]
+
+
+def test_progress_beyond_the_epoch_is_refused(driven: Callable[..., Hand]) -> None:
+    def reads(trial: Any) -> None:  # noqa: ANN401
+        for _ in trial.epochs():
+            trial.report(loss=trial.value("lr", 30))
+
+    hand = driven(reads, {"lr": {"piecewise": [[0, 1.0], [2, 0.5]]}})
+    hand.give(hand.launch(0, goal=3))
+    ended = hand.until_ended(0)
+    assert ended.cause is e.Cause.FAILED
+    assert "progress=30 is not in the epoch: give 0 to 1." in ended.note
+
+
 def test_nothing_survives_a_driver_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(

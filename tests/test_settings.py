@@ -90,7 +90,7 @@ def test_a_spliced_config_is_the_old_one_up_to_there_and_then_the_new(
     old: list[float], new: list[float], at: int
 ) -> None:
     base = canonical({"lr": each_epoch(lambda e: old[e], EPOCHS), "wd": 1})
-    changed = spliced(base, at, {"lr": each_epoch(lambda e: new[e], EPOCHS)})
+    changed = spliced(base, at, {"lr": each_epoch(lambda e: new[e], EPOCHS)}, EPOCHS)
     seen = [setting_at(changed, epoch)["lr"] for epoch in range(EPOCHS)]
     assert seen == [*old[:at], *new[at:]]
     assert changed["wd"] == 1
@@ -98,7 +98,7 @@ def test_a_spliced_config_is_the_old_one_up_to_there_and_then_the_new(
 
 
 def test_a_value_the_source_does_not_have_holds_from_the_start() -> None:
-    assert spliced({"lr": 1}, 3, {"wd": 2}) == {"lr": 1, "wd": 2}
+    assert spliced({"lr": 1}, 3, {"wd": 2}, EPOCHS) == {"lr": 1, "wd": 2}
 
 
 class Walk:

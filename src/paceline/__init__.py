@@ -25,6 +25,15 @@ if TYPE_CHECKING:
     from paceline.core.space import choice, grid, lograndint, loguniform, quniform, randint, uniform
     from paceline.core.values import Part
     from paceline.engines.sim.traces import Trace, read_trace, write_trace
+    from paceline.plan.schedules import (
+        cosine,
+        cyclic,
+        exponential,
+        linear,
+        smooth,
+        step_decay,
+        warmup,
+    )
     from paceline.plan.settings import each_epoch, piecewise
     from paceline.worker.ray_style import Checkpoint, get_checkpoint, report
     from paceline.worker.trial import Trial
@@ -54,9 +63,13 @@ _HOMES = {
     "TrialError": "paceline.core.errors",
     "TrialResult": "paceline.api.results",
     "choice": "paceline.core.space",
+    "cosine": "paceline.plan.schedules",
+    "cyclic": "paceline.plan.schedules",
     "each_epoch": "paceline.plan.settings",
+    "exponential": "paceline.plan.schedules",
     "get_checkpoint": "paceline.worker.ray_style",
     "grid": "paceline.core.space",
+    "linear": "paceline.plan.schedules",
     "lograndint": "paceline.core.space",
     "loguniform": "paceline.core.space",
     "piecewise": "paceline.plan.settings",
@@ -64,8 +77,11 @@ _HOMES = {
     "randint": "paceline.core.space",
     "read_trace": "paceline.engines.sim.traces",
     "report": "paceline.worker.ray_style",
+    "smooth": "paceline.plan.schedules",
+    "step_decay": "paceline.plan.schedules",
     "tune": "paceline.api.study",
     "uniform": "paceline.core.space",
+    "warmup": "paceline.plan.schedules",
     "write_trace": "paceline.engines.sim.traces",
 }
 
@@ -91,9 +107,13 @@ __all__ = [
     "TrialError",
     "TrialResult",
     "choice",
+    "cosine",
+    "cyclic",
     "each_epoch",
+    "exponential",
     "get_checkpoint",
     "grid",
+    "linear",
     "lograndint",
     "loguniform",
     "piecewise",
@@ -101,8 +121,11 @@ __all__ = [
     "randint",
     "read_trace",
     "report",
+    "smooth",
+    "step_decay",
     "tune",
     "uniform",
+    "warmup",
     "write_trace",
 ]
 

@@ -63,7 +63,7 @@ def simulated(result: SimResult) -> RenderableType:
         "epochs": _epochs(result.epochs_trained, result.reports),
         "ended": f"{result.end}: {result.end_why}",
     }
-    return _panel(f"{result.study}: {result.policy}", rows)
+    return panel(f"{result.study}: {result.policy}", rows)
 
 
 def summed_up(told: Summary) -> RenderableType:
@@ -88,7 +88,7 @@ def summed_up(told: Summary) -> RenderableType:
         "epochs": f"{told.epochs_trained} trained{_savings(told)}",
         "report": told.report or "none",
     }
-    return _panel(f"{told.study}: {told.policy}", rows)
+    return panel(f"{told.study}: {told.policy}", rows)
 
 
 def side_by_side(results: Sequence[SimResult]) -> RenderableType:
@@ -167,7 +167,7 @@ def paged(page: StudyPage) -> RenderableType:
         )
     hidden = study.trials - len(page.trials)
     rest = [f"and {hidden} more: --limit shows them."] if hidden else []
-    return Group(_panel(study.name, rows), table, *rest)
+    return Group(panel(study.name, rows), table, *rest)
 
 
 def _speeds(speeds: Speeds) -> str:
@@ -196,13 +196,13 @@ def found(best: Best) -> RenderableType:
             for name, value in best.config.items()
         },
     }
-    return _panel(best.study, rows)
+    return panel(best.study, rows)
 
 
 def different(difference: Difference) -> RenderableType:
     """Return where a replay decided otherwise."""
     event = difference.event
-    return _panel(
+    return panel(
         f"different at entry {difference.number}",
         {
             "event": f"{span(event.at)}: {in_words(event)}",
@@ -279,7 +279,8 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _panel(title: str, rows: dict[str, str]) -> RenderableType:
+def panel(title: str, rows: dict[str, str]) -> RenderableType:
+    """Return named facts in a frame."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")

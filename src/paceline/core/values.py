@@ -23,7 +23,8 @@ AttemptId: TypeAlias = int
 SlotId: TypeAlias = int
 Mode = Literal["min", "max"]
 
-# A hyperparameter's value: anything JSON can hold. A schedule is `{"piecewise": [[0, a], …]}`.
+# A hyperparameter's value: anything JSON can hold. A schedule is `{"piecewise": [[0, a], …]}`, or a
+# rule: `{"each_epoch": "linear", "start": a, …}`.
 # `Any` because the type is recursive, and msgspec would check it at every decode.
 Value: TypeAlias = Any
 Config: TypeAlias = dict[str, Value]

@@ -52,6 +52,10 @@ class Files:
             if node.saves is not None and node.saves.get(name[1]) == name[0]:
                 del node.saves[name[1]]
 
+    def suspect_all(self) -> None:
+        """Something has changed for which any of them may have been kept."""
+        self.suspects.update((file.trial.id, file.trial) for file in self.files.values())
+
     def of(self, trial: Trial) -> list[Name]:
         """Return the checkpoints that were saved on a trial's behalf."""
         return self._of.get(trial.id, [])

@@ -230,7 +230,7 @@ class Machine:
         self.decide(
             d.Open(
                 trial=child,
-                config=spliced(source.config, verdict.epoch, verdict.changes),
+                config=spliced(source.config, verdict.epoch, verdict.changes, state.spec.epochs),
                 until=min(verdict.until, state.spec.epochs),
                 source=source.id,
                 branch=verdict.epoch,

@@ -355,6 +355,7 @@ class StudyState:
 
     def _close(self, decision: d.Close) -> None:
         self.closed = True
+        self.files.suspect_all()  # nobody comes any more who might have branched there
 
     # Decisions about attempts
 

@@ -13,6 +13,7 @@ from paceline.core import events as e
 from paceline.core.errors import SpecError
 from paceline.core.values import NO_LOSS, Config, Status
 from paceline.machine.state import StudyState
+from paceline.plan.schedules import RAMP, RULE, arguments, is_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -243,6 +244,12 @@ def _brief(value: object) -> str:
             f"{_brief(late)} from epoch {start}" if start else _brief(late)
             for start, late in value["piecewise"]
         )
+    if isinstance(value, dict) and is_rule(value):
+        return f"{value[RULE]}({written(arguments(value))})"
+    if isinstance(value, dict) and RAMP in value:
+        return " to ".join(map(_brief, value[RAMP]))
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}={_brief(each)}' for name, each in value.items())}}}"
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 

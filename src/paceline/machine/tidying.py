@@ -29,7 +29,12 @@ def superfluous(state: StudyState) -> list[Name]:
     # Where prefixes are shared, anybody may need anybody's.
     witnesses = state.trials if state.spec.share else suspects
     needed = set(_needed(state, witnesses))
-    return [name for name in names if name not in needed]
+    more = _may_begin_alike(state)
+    return [
+        name
+        for name in names
+        if name not in needed and not (more and _branches_at(files.files[name].trial, name[1]))
+    ]
 
 
 def beyond_budget(state: StudyState) -> list[Name]:
@@ -64,6 +69,30 @@ def _needed(state: StudyState, trials: Iterable[Trial]) -> Iterator[Name]:
             saved = saved_on(trial.leaf, known_on(trial.leaf))
             if saved is not None:
                 yield saved[1], saved[0]
+
+
+def _may_begin_alike(state: StudyState) -> bool:
+    """Say whether trials may still come that begin like one there is."""
+    # Where no two have begun alike, as with rates drawn from a range, none will.
+    alike = len(state.tree.roots) < max(2, len(state.trials))
+    return state.spec.share and not state.closed and alike
+
+
+def _branches_at(trial: Trial, epoch: int) -> bool:
+    """Say whether trials part after this epoch of a trial's path, or are likely to."""
+    if not 0 < epoch < trial.spec.epochs:
+        return False
+    node = node_of(trial.leaf, epoch)
+    if node.end == epoch:
+        return True
+    # They part where a setting changes that has held for a while. Of values that change in every
+    # epoch each would be a branch: too many to keep.
+    before = node.start
+    for until, _ in node.stretches:
+        if until >= epoch:
+            return until == epoch and until - before > 1
+        before = until
+    return False
 
 
 def _best_name(state: StudyState) -> Name | None:

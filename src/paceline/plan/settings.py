@@ -1,8 +1,8 @@
 """Configs in canonical form, and the settings they put in force epoch by epoch.
 
-Knows that values are rounded to 12 significant digits, and that a schedule is written as its
-shortest list of pieces. So two configs that agree epoch by epoch are equal, however they were
-written, and what is executed is what is compared.
+Knows that values are rounded to 12 significant digits, that a schedule in pieces is written as its
+shortest list of them, and that one by rule is compared by its values. So two configs share what
+they agree on epoch by epoch, however they were written, and what is executed is what is compared.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import msgspec
 
 from paceline.core.errors import SpecError
 from paceline.core.space import has_domains
+from paceline.plan.schedules import PIECEWISE, RULE, checked, on_ramp, piece_at, rounded, ruled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from paceline.core.values import Config, Value
-
-PIECEWISE = "piecewise"
 
 # A stretch of epochs under one setting: (the last epoch of it, the setting's canonical bytes).
 Stretch = tuple[int, bytes]
@@ -59,41 +58,56 @@ def piecewise(pieces: Iterable[tuple[int, Value]]) -> Value:
     return _settle_pieces([list(piece) for piece in pieces], PIECEWISE)
 
 
-def each_epoch(value: Callable[[int], Value], epochs: int) -> Value:
-    """Return any function of the epoch (0, 1, …) as a schedule over that many epochs.
+def each_epoch(value: Callable[[int], Value] | Sequence[Value], epochs: int | None = None) -> Value:
+    """Return any function of the epoch (0, 1, …) as a schedule over that many epochs, or a list.
 
     >>> each_epoch(lambda epoch: 0.1 if epoch < 2 else 0.01, 5)
     {'piecewise': [[0, 0.1], [2, 0.01]]}
+    >>> each_epoch([0.1, 0.1, 0.01])
+    {'piecewise': [[0, 0.1], [2, 0.01]]}
     """
-    if epochs < 1:
+    if not callable(value):
+        return piecewise(enumerate(value))
+    if epochs is None or epochs < 1:
         raise SpecError(f"a schedule over {epochs} epochs is empty: give 1 or more.")
     return piecewise((epoch, value(epoch)) for epoch in range(epochs))
 
 
+def changing(value: Value) -> bool:
+    """Say whether a value is a schedule, or holds one."""
+    if type(value) is dict:
+        return PIECEWISE in value or RULE in value or any(map(changing, value.values()))
+    return type(value) is list and any(map(changing, value))
+
+
 def constant(config: Config) -> bool:
     """Say whether no value of the config changes during training."""
-    return all(not _is_schedule(value) for value in config.values())
+    return not any(map(changing, config.values()))
 
 
 def setting_at(config: Config, epoch: int) -> Config:
     """Return the values in force while `epoch` epochs are done."""
-    return {
-        name: _piece_at(value, epoch) if _is_schedule(value) else value
-        for name, value in config.items()
-    }
+    return {name: _in_force(value, epoch) for name, value in config.items()}
+
+
+def value_at(value: Value, epoch: int, progress: float = 0.0) -> Value:
+    """Return a value as it is at this point of an epoch, from 0 to 1."""
+    return on_ramp(_in_force(value, epoch), progress)
 
 
 def stretches(config: Config, epochs: int) -> list[Stretch]:
     """Return the config's settings over its life, each for as many epochs as it holds."""
-    starts = {0}
-    for value in config.values():
-        if _is_schedule(value):
-            starts.update(start for start, _ in value[PIECEWISE] if start < epochs)
-    bounds = [*sorted(starts), epochs]
-    return [(until, key(setting_at(config, start))) for start, until in pairwise(bounds)]
+    starts = sorted({0, *_starts(list(config.values()), epochs)})
+    found: list[Stretch] = []
+    for start, until in pairwise([*starts, epochs]):
+        setting = key(setting_at(config, start))
+        if found and found[-1][1] == setting:
+            found.pop()
+        found.append((until, setting))
+    return found
 
 
-def spliced(base: Config, epoch: int, changes: Config) -> Config:
+def spliced(base: Config, epoch: int, changes: Config, epochs: int) -> Config:
     """Return the config that is `base` while fewer than `epoch` epochs are done, then changed.
 
     A value that `base` does not have holds from the first epoch on: it cannot have been absent.
@@ -103,29 +117,41 @@ def spliced(base: Config, epoch: int, changes: Config) -> Config:
         if epoch == 0 or name not in base:
             config[name] = value
             continue
-        before = [piece for piece in _pieces(base[name]) if piece[0] < epoch]
-        after = [[max(start, epoch), late] for start, late in _pieces(value)]
+        before = [piece for piece in _pieces(base[name], epochs) if piece[0] < epoch]
+        after = [[max(start, epoch), late] for start, late in _pieces(value, epochs)]
         # Pieces of the new schedule that end before the splice collapse onto it: the last counts.
         merged = dict([*before, *after])
         config[name] = {PIECEWISE: [[start, late] for start, late in merged.items()]}
     return canonical(config)
 
 
-def _is_schedule(value: Value) -> bool:
-    return type(value) is dict and PIECEWISE in value
+def _in_force(value: Value, epoch: int) -> Value:
+    if type(value) is dict:
+        if PIECEWISE in value:
+            return piece_at(value, epoch)
+        if RULE in value:
+            return ruled(value, epoch)
+        return {name: _in_force(inner, epoch) for name, inner in value.items()}
+    return [_in_force(item, epoch) for item in value] if type(value) is list else value
 
 
-def _pieces(value: Value) -> list[list[Value]]:
-    return value[PIECEWISE] if _is_schedule(value) else [[0, value]]
+def _starts(value: Value, epochs: int) -> Iterator[int]:
+    """Yield the epochs from which a value may be another."""
+    if type(value) is dict:
+        if PIECEWISE in value:
+            yield from (start for start, _ in value[PIECEWISE] if start < epochs)
+        elif RULE in value:
+            yield from range(epochs)
+        else:
+            for inner in value.values():
+                yield from _starts(inner, epochs)
+    elif type(value) is list:
+        for item in value:
+            yield from _starts(item, epochs)
 
 
-def _piece_at(schedule: Value, epoch: int) -> Value:
-    current = None
-    for start, value in schedule[PIECEWISE]:
-        if start > epoch:
-            break
-        current = value
-    return current
+def _pieces(value: Value, epochs: int) -> list[list[Value]]:
+    return [[start, _in_force(value, start)] for start in sorted({0, *_starts(value, epochs)})]
 
 
 def _settle(value: Value, where: str) -> Value:
@@ -135,7 +161,7 @@ def _settle(value: Value, where: str) -> Value:
             raise SpecError(
                 f"{where}={value} is not a number one can train with: give a finite one."
             )
-        return float(f"{value:.12g}")
+        return rounded(value)
     if kind in _PLAIN:
         return value
     if kind is list or kind is tuple:
@@ -147,6 +173,8 @@ def _settle(value: Value, where: str) -> Value:
                     f"{where}: a schedule is written {{'piecewise': [[0, a], [30, b]]}}."
                 )
             return _settle_pieces(list(value[PIECEWISE]), where)
+        if RULE in value:
+            return checked({name: _settle(value[name], where) for name in sorted(value)}, where)
         return {str(name): _settle(value[name], f"{where}.{name}") for name in sorted(value)}
     plain = getattr(value, "item", None)  # a numpy scalar
     if callable(plain):
@@ -169,6 +197,8 @@ def _settle_pieces(pieces: list[Value], where: str) -> Value:
             )
         last = piece[0]
         value = _settle(piece[1], where)
+        if changing(value):
+            raise SpecError(f"{where}: a piece holds a value, and {value!r} is a schedule.")
         # Two equal domains are two dimensions, and will hardly be equal values.
         if not settled or has_domains(value) or not _same(settled[-1][1], value):
             settled.append([piece[0], value])

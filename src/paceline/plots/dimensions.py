@@ -11,7 +11,8 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from paceline.plan.settings import setting_at
+from paceline.plan.schedules import arguments, is_rule
+from paceline.plan.settings import changing, value_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,13 +47,16 @@ class Dimension(NamedTuple):
 
 
 def flat(config: Config) -> dict[str, Value]:
-    """Return a config as it begins, nested values under dotted names.
+    """Return a config as it begins, nested values under dotted names; of a rule, its arguments.
 
     >>> flat({"lr": {"piecewise": [[0, 0.1], [30, 0.01]]}, "net": {"width": 64}})
     {'lr': 0.1, 'net.width': 64}
+    >>> flat({"lr": {"each_epoch": "exponential", "start": 0.1, "factor": 0.9}})
+    {'lr.start': 0.1, 'lr.factor': 0.9}
     """
     found: dict[str, Value] = {}
-    for name, value in setting_at(config, 0).items():
+    for name, scheduled in config.items():
+        value = arguments(scheduled) if is_rule(scheduled) else value_at(scheduled, 0)
         if isinstance(value, dict) and value:
             found |= {f"{name}.{inner}": each for inner, each in flat(value).items()}
         else:
@@ -81,7 +85,7 @@ def _dimension(
     values = [each.get(name) for each in flats]
     present = [value for value in values if value is not None]
     words = ["none" if value is None else brief(value) for value in values]
-    scheduled = any(_changes(config.get(name)) for config in configs)
+    scheduled = any(changing(config.get(name)) for config in configs)
     if present and all(type(value) in (int, float) for value in present):
         places, ticks = _numbers(values)
     elif len(set(words)) <= MOST_CATEGORIES:
@@ -93,10 +97,6 @@ def _dimension(
     shares = [count / len(places) for count in boxes.values()]
     bits = -sum(share * math.log2(share) for share in shares)
     return Dimension(name, places, words, ticks, scheduled, bits if len(set(words)) > 1 else 0.0)
-
-
-def _changes(value: Value) -> bool:
-    return isinstance(value, dict) and "piecewise" in value
 
 
 def _numbers(values: Sequence[Value]) -> tuple[list[float | None], list[tuple[float, str]]]:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import TrialError
 from paceline.core.values import Config, Metrics, loss_of
-from paceline.plan.settings import PIECEWISE, setting_at
+from paceline.plan.saving import due, likely_branches
+from paceline.plan.settings import changing, value_at
 from paceline.worker import container
 from paceline.worker.channel import (
     Bereft,
@@ -32,7 +33,7 @@ from paceline.worker.memory import taken
 from paceline.worker.ties import Ties, seed_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from paceline.worker.channel import AnyMessage, Begin
 
@@ -49,6 +50,8 @@ class Trial:
         self._channel = channel
         self._ties = ties
         self._config = begin.config
+        # After which epochs its path may branch; None: not worked out yet.
+        self._branches: Sequence[int] | None = None
         self._goal = begin.goal
         self._save_at = begin.save_at
         self._version = 0
@@ -121,27 +124,32 @@ class Trial:
         return self.value(name) if name in self._config else default
 
     def value(self, name: str, progress: float = 0.0) -> Any:  # noqa: ANN401
-        """Return a hyperparameter's value at this point of the epoch, from 0 to 1."""
+        """Return a hyperparameter's value at this point of the epoch, from 0 to 1.
+
+        Within an epoch only what was given as `smooth` changes.
+        """
         try:
             value = self._config[name]
         except KeyError:
             known = ", ".join(self._config) or "none"
             raise TrialError(f"this trial has no {name!r}: its config holds {known}.") from None
-        if not _scheduled(value):
+        if not changing(value):
             return value
+        if not 0.0 <= progress <= 1.0:
+            raise TrialError(f"progress={progress!r} is not in the epoch: give 0 to 1.")
         if self._epoch is None:
             raise TrialError(
                 f"{name!r} changes during training, so it has no value before the first epoch: "
                 "read it inside `for epoch in trial.epochs()`."
             )
-        return setting_at({name: value}, self._epoch)[name]
+        return value_at(value, self._epoch, progress)
 
     def changed(self, name: str) -> bool:
         """Say whether a hyperparameter has another value in this epoch than in the one before."""
         now = self.value(name)
-        if not self._epoch or not _scheduled(self._config[name]):
+        if not self._epoch:
             return False
-        return bool(setting_at({name: self._config[name]}, self._epoch - 1)[name] != now)
+        return bool(value_at(self._config[name], self._epoch - 1) != now)
 
     # The loop
 
@@ -211,7 +219,7 @@ class Trial:
         if not precious:
             self._hear()
             ordered = self._done >= self._goal or self._done in self._save_at
-            if ordered or (possible and self._due()):
+            if ordered or (possible and self._due(seconds)):
                 self._channel.send(self._save(files))
         while self._done >= self._goal and self._done < self._begin.epochs:
             message = self._channel.receive(wait=True)
@@ -241,10 +249,14 @@ class Trial:
             return 0.0
         return taken(self.device) / slot
 
-    def _due(self) -> bool:
+    def _due(self, epoch_s: float) -> bool:
         patience = self._begin.patience
+        if patience is None:
+            return False
+        if self._branches is None:
+            self._branches = likely_branches(self._config, self._begin.epochs)
         spent = time.monotonic() - self._saved_at
-        return patience is not None and spent >= patience * self._save_s
+        return due(spent, patience * self._save_s, self._done, epoch_s, self._branches)
 
     def _hear(self) -> None:
         while (message := self._channel.receive(wait=False)) is not None:
@@ -256,6 +268,7 @@ class Trial:
         if isinstance(message, Order) and message.version > self._version:
             self._version = message.version
             self._config, self._goal = message.config, message.goal
+            self._branches = None
             self._save_at = message.save_at
             for epoch in message.save_at:
                 if epoch < self._done:
@@ -304,10 +317,6 @@ class Trial:
 def name_of(attempt: int, epoch: int) -> str:
     """Return the file name of a checkpoint."""
     return f"{attempt}-{epoch}.ckpt"
-
-
-def _scheduled(value: object) -> bool:
-    return isinstance(value, dict) and PIECEWISE in value
 
 
 def _settled(metrics: dict[str, Any], wanted: str) -> Metrics:

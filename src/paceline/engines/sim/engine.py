@@ -16,6 +16,7 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import LogError
 from paceline.core.ports import Crash
+from paceline.plan.saving import due, likely_branches
 from paceline.plan.settings import constant, setting_at
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class _Life:
 
     __slots__ = (
         "began",
+        "branches",
         "config",
         "constant",
         "epoch",
@@ -84,6 +86,13 @@ class _Life:
     def follow(self, config: Config) -> None:
         self.config = config
         self.constant = constant(config)
+        self.branches: Sequence[int] | None = None
+
+    def due(self, every: float, now: float) -> bool:
+        """Say whether to save for safety's sake."""
+        if self.branches is None:
+            self.branches = likely_branches(self.config, max(self.goal, self.epoch))
+        return due(now - self.saved_at, every, self.epoch, now - self.began, self.branches)
 
 
 class SimEngine:
@@ -211,7 +220,7 @@ class SimEngine:
         done = life.last or life.epoch >= life.goal
         if life.phase == REPORTED:
             every = self._cluster.save_every_s
-            due = every is not None and self.now - life.saved_at >= every
+            due = every is not None and life.due(every, self.now)
             if done or due or life.epoch in life.save_at:
                 if self._cluster.save_s > 0.0:
                     life.phase = SAVING

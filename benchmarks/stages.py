@@ -1,0 +1,228 @@
+"""What sharing saves on schedules of learning rate and batch size, and the most that it could.
+
+`python -m benchmarks.stages`. Simulated; only the driver's CPU time depends on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from itertools import product
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
+
+import paceline as pl
+from benchmarks.page import RESULTS, facts, markdown, provenance
+from paceline.api.simulation import Simulation
+from paceline.machine.sharing import sharing_of
+from paceline.plan.settings import canonical, setting_at
+from paceline.testing.studies import table
+
+if TYPE_CHECKING:
+    from paceline.api.simulation import SimResult
+    from paceline.core.decisions import Step
+    from paceline.core.values import Config
+    from paceline.engines.sim.traces import Trace
+
+COMMAND = "python -m benchmarks.stages"
+SLOTS = 20
+COSTS: dict[str, Any] = {"setup_s": 5.0, "save_s": 0.5, "restore_s": 1.0}
+REPEATS = 5
+
+
+class Space(NamedTuple):
+    """Schedules, and how long they are trained."""
+
+    name: str
+    words: str
+    configs: list[Config]
+    epochs: int
+    epoch_s: float
+
+
+def learning_rates() -> list[Config]:
+    """Return step decays by a start, two drops and a factor: ResNet-20's usual schedule varied."""
+    return [
+        {"lr": pl.step_decay(start, drops=[one, two], factor=factor)}
+        for start, one, two, factor in product(
+            (0.3, 0.1, 0.03), (80, 90, 100, 110), (120, 130, 140), (0.1, 0.2, 0.5)
+        )
+    ]
+
+
+def batch_sizes() -> list[Config]:
+    """Return batch sizes that double once or twice, at one learning rate."""
+    return [
+        {"lr": 0.1, "batch": pl.step_decay(size, drops=[one, two], factor=2)}
+        for size, one, two in product((64, 128), (30, 40, 50, 60, 70, 80), (100, 120, 140, 160))
+    ]
+
+
+def stages() -> list[Config]:
+    """Return nine rates chosen afresh in each of three stages."""
+    rates = [0.3 / 2**n for n in range(9)]
+    return [
+        {"lr": pl.piecewise([(0, a), (10, b), (20, c)])} for a, b, c in product(rates, repeat=3)
+    ]
+
+
+SPACES = (
+    Space("learning rate", "start 3, drops 4 x 3, factor 3", learning_rates(), 160, 15.0),
+    Space("batch size", "start 2, doubled at 6 x 4", batch_sizes(), 200, 30.0),
+    Space("three stages", "9 rates in each of 3", stages(), 30, 15.0),
+)
+TUNERS = {
+    "grid": "fifo",
+    "sha": "sha:eta=3",
+    "asha": "asha:eta=3",
+    "hyperband": "hyperband:eta=3",
+}
+
+
+def losses(config: Config, epochs: int) -> list[float]:
+    """Return a made-up curve that depends on the settings so far and on nothing else."""
+    loss, found = 2.3, []
+    settled = canonical(config)
+    for epoch in range(epochs):
+        setting = setting_at(settled, epoch)
+        step = setting["lr"] * 128 / setting.get("batch", 128)
+        # The larger the step the faster, and the higher the floor it cannot get under.
+        loss += min(1.0, 2.0 * step) * (0.15 + step - loss) * 0.2 if loss > 0.15 + step else 0.0
+        found.append(round(loss + 1e-3 * math.sin(37.0 * loss), 9))
+    return found
+
+
+def traced(space: Space) -> Trace:
+    """Return a space as a trace."""
+    curves = [losses(config, space.epochs) for config in space.configs]
+    return table(curves, configs=space.configs, seconds=space.epoch_s)
+
+
+def simulated(options: Simulation, trace: Trace | None = None) -> tuple[SimResult, list[Step]]:
+    """Return a study that has come to its end, and its log."""
+    log: list[Step] = []
+    return options.run(trace=trace, remember=log.extend), log
+
+
+def compared(space: Space, tuner: str) -> dict[str, Any]:
+    """Return slot time and end-to-end time with and without sharing, and the limit."""
+    trace = traced(space)
+    told = Simulation(source=space.name, policy=TUNERS[tuner], slots=SLOTS, seed=1, **COSTS)
+    together, log = simulated(replace(told, share=True), trace)
+    apart, _ = simulated(told, trace)
+    found = sharing_of(log)
+    return {
+        "space": space.name,
+        "tuner": tuner,
+        "trials": len(space.configs),
+        "epochs_apart": apart.epochs_trained,
+        "epochs_together": found.epochs_trained,
+        "epochs_needed": found.epochs_needed,
+        "slot_h_apart": apart.slot_seconds / 3600,
+        "slot_h_together": together.slot_seconds / 3600,
+        "hours_apart": apart.makespan_s / 3600,
+        "hours_together": together.makespan_s / 3600,
+        "merge_rate": found.merge_rate,
+        # What the epochs that differ take, and nothing else.
+        "above_limit": together.slot_seconds / (found.epochs_needed * space.epoch_s),
+    }
+
+
+def overhead(tuner: str) -> dict[str, Any]:
+    """Return what sharing costs on random search, where no two trials have anything in common."""
+    told = Simulation(
+        source="families:epochs=50,crash=0.0",
+        policy=TUNERS[tuner],
+        slots=SLOTS,
+        trials=1_000,
+        save_every_s=20.0 * COSTS["save_s"],
+        **COSTS,
+    )
+    spans: dict[bool, list[float]] = {True: [], False: []}
+    ends: dict[bool, float] = {}
+    for _ in range(REPEATS):
+        for share in (True, False):
+            began = time.process_time()
+            ends[share] = replace(told, share=share).run().makespan_s
+            spans[share].append(time.process_time() - began)
+    return {
+        "tuner": tuner,
+        "makespan_apart_s": ends[False],
+        "makespan_together_s": ends[True],
+        "cpu_ratio": median(a / b for a, b in zip(spans[True], spans[False], strict=True)),
+        "cpu_apart_s": median(spans[False]),
+    }
+
+
+def main() -> None:
+    """Simulate, print and write."""
+    started = time.perf_counter()
+    rows = []
+    for space, name in product(SPACES, TUNERS):
+        rows.append(compared(space, name))
+        print(rows[-1], file=sys.stderr)
+    nothing = [overhead(tuner) for tuner in ("grid", "asha")]
+    known = facts(COMMAND, time.perf_counter() - started)
+    page = _page(rows, nothing, known)
+    print(page)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "stages.md").write_text(page, encoding="utf-8")
+    body = json.dumps({**known, "rows": rows, "overhead": nothing}, indent=1)
+    (RESULTS / "stages.json").write_text(body + "\n", encoding="utf-8")
+
+
+def _page(rows: list[dict[str, Any]], nothing: list[dict[str, Any]], known: dict[str, Any]) -> str:
+    lines = [["space", "tuner", "slot-hours", "saved", "limit", "above it", "end to end", "sooner"]]
+    lines += [
+        [
+            row["space"],
+            row["tuner"],
+            f"{row['slot_h_apart']:.1f} to {row['slot_h_together']:.1f}",
+            f"{row['slot_h_apart'] / row['slot_h_together']:.2f}x",
+            f"{row['merge_rate']:.2f}x",
+            f"{row['above_limit'] - 1:.1%}",
+            f"{row['hours_apart']:.2f} h to {row['hours_together']:.2f} h",
+            f"{row['hours_apart'] / row['hours_together']:.2f}x",
+        ]
+        for row in rows
+    ]
+    costs = [["tuner", "makespan apart", "with sharing", "driver's CPU with sharing"]]
+    costs += [
+        [
+            row["tuner"],
+            f"{row['makespan_apart_s']:.0f} s",
+            f"{row['makespan_together_s']:.0f} s",
+            f"{row['cpu_ratio']:.2f} times {row['cpu_apart_s']:.2f} s",
+        ]
+        for row in nothing
+    ]
+    spaces = "; ".join(
+        f"{s.name}: {s.words}, {len(s.configs)} schedules of {s.epochs} epochs of {s.epoch_s:g} s"
+        for s in SPACES
+    )
+    return (
+        f"# Stage trees\n\n{markdown(lines)}\n\n"
+        f"Simulated on {SLOTS} slots, each trial on one; a start costs {COSTS['setup_s']:g} s, a "
+        f"save {COSTS['save_s']:g} s, a restore {COSTS['restore_s']:g} s. Schedules come one by "
+        "one, in an order by lot. *Limit*: how many times as many epochs the trials asked for as "
+        "there are different ones among them; *above it*: how much more slot time was held than "
+        "the different epochs take, for starts, saves, restores and what was trained twice. Who "
+        "stops early counts a shared epoch once in its rungs, and so asks for other epochs than "
+        "without sharing: what it saves may be more than the limit of what it asked for. `asha` "
+        "drains: in the end it trains all. "
+        f"{spaces}. Curves are made up: only who is stopped depends on them.\n\n"
+        "Published, on other spaces and other machines: GPU-hours 5.73x and 6.6x less, end to end "
+        "4.13x sooner (stage-based tuning, 20 GPUs); 4.81x and 2.76x for one study, 6.77x and "
+        "3.53x for several (Hippo). Several studies on one plan are not simulated here.\n\n"
+        f"## Where nothing is shared\n\n{markdown(costs)}\n\n"
+        f"Random search, 1,000 trials of 50 epochs; medians of {REPEATS} runs by turns.\n\n"
+        f"{provenance(known)}\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
