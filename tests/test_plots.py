@@ -206,16 +206,21 @@ def test_every_story_is_told_in_the_same_pass(study: dict[str, Any]) -> None:
         assert list(trial.story) == list(trial_story(steps, trial.trial))
 
 
-@pytest.mark.parametrize("seed", [3, 13])
-def test_a_busy_study_is_told_whole(seed: int) -> None:
-    steps = busy(seed).run().steps
-    past = chronicle_of(steps)
-    assert any(len(attempt.trials) > 1 for attempt in past.attempts), "prefixes are shared"
-    assert any(attempt.width not in (0.5, 1.0) for attempt in past.attempts)
-    for trial in past.trials:
-        assert list(trial.story) == list(trial_story(steps, trial.trial))
-    for draw in FIGURES.values():
-        json.loads(draw(past).to_json())
+def test_a_busy_study_is_told_whole() -> None:
+    # Chance makes these studies: look at those in which prefixes are shared and trials are wide.
+    seen = 0
+    for seed in range(8):
+        steps = busy(seed).run().steps
+        past = chronicle_of(steps)
+        shared = any(len(attempt.trials) > 1 for attempt in past.attempts)
+        wide = any(attempt.width > 1.0 for attempt in past.attempts)
+        if shared and wide:
+            seen += 1
+            for trial in past.trials:
+                assert list(trial.story) == list(trial_story(steps, trial.trial))
+            for draw in FIGURES.values():
+                json.loads(draw(past).to_json())
+    assert seen >= 2
 
 
 # Arithmetic of lines
