@@ -20,7 +20,7 @@ BANNED_WORDS = {"job", "experiment", "bracket_manager", "hyperparams", "executor
 
 # Rooms that may be larger, and why.
 LARGER = {
-    "state.py": 460,  # one fold, and every kind of entry in it
+    "state.py": 440,  # one fold, and every kind of entry in it
 }
 
 

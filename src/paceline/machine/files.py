@@ -1,6 +1,6 @@
 """Checkpoints that lie on a disk: what they are called, what they take, whose they are.
 
-Where checkpoints are not collected it holds nothing and costs nothing.
+Where checkpoints are not collected it holds nothing: a checkpoint is then known to its node alone.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from paceline.plan.tree import node_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from paceline.core.values import AttemptId
     from paceline.machine.records import Trial
 
@@ -34,23 +36,35 @@ class Files:
         self.suspects: dict[int, Trial] = {}
         self._of: dict[int, list[Name]] = {}
 
-    def add(self, name: Name, file: File) -> None:
-        """A checkpoint was saved."""
-        self.drop(name)
-        self.files[name] = file
-        self.bytes += file.bytes
-        self._of.setdefault(file.trial.id, []).append(name)
-        self.suspects[file.trial.id] = file.trial
+    def add(self, name: Name, file: File, *, collect: bool) -> None:
+        """A checkpoint was saved: its node knows it; it is accounted for where it may go again."""
+        node = node_of(file.trial.leaf, max(name[1], 1))
+        if collect:
+            self.drop(name)
+            self.files[name] = file
+            self.bytes += file.bytes
+            self._of.setdefault(file.trial.id, []).append(name)
+            self.suspects[file.trial.id] = file.trial
+        if node.saves is None:
+            node.saves = {}
+        node.saves[name[1]] = name[0]
 
-    def drop(self, name: Name) -> None:
-        """A checkpoint is gone."""
+    def drop(self, name: Name, trial: Trial | None = None) -> None:
+        """A checkpoint is gone; one that is not accounted for is found on the trial's way."""
         file = self.files.pop(name, None)
         if file is not None:
             self.bytes -= file.bytes
             self._of[file.trial.id].remove(name)
-            node = node_of(file.trial.leaf, max(name[1], 1))
+            trial = file.trial
+        if trial is not None:
+            node = node_of(trial.leaf, max(name[1], 1))
             if node.saves is not None and node.saves.get(name[1]) == name[0]:
                 del node.saves[name[1]]
+
+    def drop_all(self, names: Iterable[Name]) -> None:
+        """These checkpoints are gone."""
+        for name in names:
+            self.drop(name)
 
     def suspect_all(self) -> None:
         """Something has changed for which any of them may have been kept."""

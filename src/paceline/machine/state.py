@@ -21,7 +21,7 @@ from paceline.machine.records import Attempt, Trial
 from paceline.machine.rides import Rides
 from paceline.machine.slots import Slots
 from paceline.plan.settings import stretches
-from paceline.plan.tree import Tree, node_of, shared_until
+from paceline.plan.tree import Tree, known_on, node_of, shared_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -77,8 +77,7 @@ class StudyState:
         self.meter = Meter()
         self.files = Files()
         self.paces = Paces()
-        # Whether trials may have other widths than one slot; the widths that trials on the move
-        # will go on with.
+        # Whether trials may have other widths than one slot; what trials on the move go on with.
         self.elastic = False
         self.moving: dict[TrialId, float] = {}
         self._sign = 1.0
@@ -200,14 +199,8 @@ class StudyState:
         attempt = self.attempts.get(event.attempt)
         if attempt is None or not attempt.start <= event.epoch <= attempt.epoch:
             return
-        node = node_of(attempt.trial.leaf, max(event.epoch, 1))
-        if node.saves is None:
-            node.saves = {}
-        node.saves[event.epoch] = attempt.id
-        if self.spec.saves.collect:
-            self.files.add(
-                (attempt.id, event.epoch), File(event.bytes, event.digest, attempt.trial)
-            )
+        name, file = (attempt.id, event.epoch), File(event.bytes, event.digest, attempt.trial)
+        self.files.add(name, file, collect=self.spec.saves.collect)
         self._settle_save(attempt, event.epoch)
         self.paces.saved(event.seconds)
 
@@ -221,17 +214,7 @@ class StudyState:
         self._tick(event.at)
         attempt = self.attempts.get(event.attempt)
         if attempt is not None and attempt.source is not None:
-            self._forget_save((attempt.source, attempt.start), attempt.trial)
-
-    def _forget_save(self, name: tuple[int, int], trial: Trial) -> None:
-        self.files.drop(name)
-        node = node_of(trial.leaf, max(name[1], 1))
-        if node.saves is not None and node.saves.get(name[1]) == name[0]:
-            del node.saves[name[1]]
-
-    def _dropped(self, decision: d.Drop) -> None:
-        for name in decision.checkpoints:
-            self.files.drop(name)
+            self.files.drop((attempt.source, attempt.start), attempt.trial)
 
     def _settle_save(self, attempt: Attempt, epoch: int) -> None:
         attempt.save_at = tuple(other for other in attempt.save_at if other != epoch)
@@ -293,14 +276,11 @@ class StudyState:
         if not self.spec.share:
             return
         leaf = self.tree.insert(stretches(event.config, self.spec.epochs))
-        for epoch, (metrics, seconds) in enumerate(
-            zip(event.metrics, event.seconds, strict=True), 1
-        ):
-            node = node_of(leaf, epoch)
-            # Whoever waits for these epochs is credited with them, one judged epoch at a time.
-            if epoch == node.known + 1:
-                loss = loss_of(metrics.get(self._metric), self._sign)
-                node.learn(loss, seconds, metrics)
+        # Whoever waits for these epochs is credited with them, one judged epoch at a time.
+        told = list(zip(event.metrics, event.seconds, strict=True))
+        for metrics, seconds in told[known_on(leaf) :]:
+            loss = loss_of(metrics.get(self._metric), self._sign)
+            node_of(leaf, known_on(leaf) + 1).learn(loss, seconds, metrics)
 
     # Decisions about trials
 
@@ -449,7 +429,7 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     d.Launch: StudyState._launch,
     d.Amend: StudyState._amend,
     d.Halt: StudyState._halt,
-    d.Drop: StudyState._dropped,
+    d.Drop: lambda state, drop: state.files.drop_all(drop.checkpoints),
     d.Resize: StudyState._resize,
     d.Retire: StudyState._retire,
     d.AskForecast: StudyState._ask_forecast,
