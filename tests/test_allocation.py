@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from paceline.allocation.fixed import Fixed
 from paceline.allocation.fluid import Confidence, Fluid, FluidStatic
 from paceline.allocation.leaders import Softmax, Top, Uniform
-from paceline.allocation.speedup import SpeedUp, parse_speedup
 from paceline.allocation.water import Vessel, fill
 from paceline.core.decisions import EndCause, Launch, Resize
 from paceline.core.events import Ended, Reported
 from paceline.core.rng import stream
+from paceline.core.speedup import SpeedUp, parse_speedup
 from paceline.core.values import Budget
 from paceline.engines.sim.cluster import Cluster
 from paceline.generators.queued import Queued

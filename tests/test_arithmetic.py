@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from build import Played, table
-from paceline.allocation.speedup import SpeedUp, parse_speedup
 from paceline.core.decisions import EndCause, Launch
 from paceline.core.events import Cause, Ended, Saved
+from paceline.core.speedup import SpeedUp, parse_speedup
 from paceline.core.values import Budget, Config, Status, Target
 from paceline.engines.sim.cluster import Faults
 

@@ -158,7 +158,7 @@ def test_every_other_part_is_in_the_list_of_parts(kind: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "paceline.allocation.speedup",
+        "paceline.core.speedup",
         "paceline.api.parts",
         "paceline.cli.report",
         "paceline.machine.story",

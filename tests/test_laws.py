@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from build import Played, table
-from paceline.allocation.speedup import SpeedUp
 from paceline.core.events import ChangeSlots
+from paceline.core.speedup import SpeedUp
 from paceline.core.values import Budget, Target
 from paceline.engines.loop import run
 from paceline.engines.sim.cluster import Faults

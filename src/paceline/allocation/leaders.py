@@ -32,17 +32,16 @@ class Uniform:
         asking = demands.asking
         if asking is not None and demands.coming:
             return {asking.trial: 1.0}
-        trials = [demand.trial for demand in demands.running()]
-        wanted = trials if asking is None else [asking.trial]
-        waiting = [each.trial for each in islice(demands.waiting(), study.capacity)]
-        others = [*waiting] if asking is None else [*waiting, asking.trial]
-        # Whoever gets no slot by right is not short of one: it does not run, or not alone.
-        left = study.capacity - len(trials) - len(others) - demands.coming
-        ranked = sorted([*trials, *others], key=lambda trial: (study.trials[trial].loss, trial))
+        running = [demand.trial for demand in demands.running()]
+        asked = running if asking is None else [asking.trial]
+        waiting = [demand.trial for demand in islice(demands.waiting(), study.capacity)]
+        everybody = {*running, *waiting, *asked}
+        ranked = sorted(everybody, key=lambda trial: (study.trials[trial].loss, trial))
+        left = max(0, study.capacity - len(ranked) - demands.coming)
         cap = min(study.spec.span, study.capacity) - 1
-        extra = self._share(max(left, 0), [study.trials[each].loss for each in ranked], cap)
+        extra = self._share(left, [study.trials[trial].loss for trial in ranked], cap)
         widths = {trial: 1.0 + more for trial, more in zip(ranked, extra, strict=True)}
-        return {trial: widths[trial] for trial in wanted}
+        return {trial: widths[trial] for trial in asked}
 
     def _share(self, left: int, losses: list[float], cap: int) -> list[int]:
         """Return what each gets beside its one slot, best first."""

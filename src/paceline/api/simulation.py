@@ -15,13 +15,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from paceline.allocation.speedup import parse_speedup
 from paceline.api.parts import build, joined, parse_part
 from paceline.api.remembering import Remembering
 from paceline.core.decisions import EndCause, Step
 from paceline.core.errors import LogError, SpecError, unknown
 from paceline.core.events import FORMAT, Opened
 from paceline.core.rng import shuffled, stream
+from paceline.core.speedup import parse_speedup
 from paceline.core.values import Budget, Config, Part, Saves, Status, StudySpec, Target
 from paceline.engines.advice import Advice
 from paceline.engines.loop import run

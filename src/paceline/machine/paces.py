@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from paceline.core.speedup import SpeedUp
+
 if TYPE_CHECKING:
     from paceline.core.events import Reported
     from paceline.core.values import AttemptId, TrialId
     from paceline.machine.records import Attempt
 
-# Amdahl's law with this share in parallel: 1.89, 3.39 and 5.63 times on 2, 4 and 8 slots.
-PARALLEL = 0.94
-# k trials on a slot take 1 + x(k-1) times as long.
-INTERFERENCE = 0.5
+# Amdahl's law with 94 % in parallel: 1.89, 3.39 and 5.63 times on 2, 4 and 8 slots; and k trials
+# on a slot take 1 + (k-1)/2 times as long.
+_PRIOR = SpeedUp(parallel=0.94, interference=0.5)
 # The prior counts like so many epochs that were measured at both widths: epochs of one trial differ
 # by a few per cent, and what was thought of its speed by far more.
 _PRIOR_EPOCHS = 0.25
@@ -31,9 +32,7 @@ _SHORTEST_S = 1e-9
 
 def prior_speed(width: float) -> float:
     """Return how many times as fast as on one slot a trial should be, before any is measured."""
-    if width >= 1.0:
-        return 1.0 / ((1.0 - PARALLEL) + PARALLEL / width)
-    return 1.0 / (1.0 + INTERFERENCE * (1.0 / width - 1.0))
+    return _PRIOR.of(width) if width >= 1.0 else _PRIOR.shared(round(1.0 / width))
 
 
 class Mean(Struct):

@@ -136,7 +136,9 @@ class AllocatorContract(AllocatorLaws):
             for slots in (6, 4, 3, 2, 1):
                 cluster = Cluster(slots=slots)
                 scene = Scene("slots are few", cluster, {"pack": pack, "span": span})
-                widths.append(self.study(scene).run().launches[0].width)
+                given = [launch.width for launch in self.study(scene).run().launches]
+                assert max(given) <= slots, f"{max(given):g} of {slots} slots were given"
+                widths.append(given[0])
             assert widths == sorted(widths, reverse=True), f"on 6, 4, 3, 2, 1 slots: {widths}"
             assert widths[-1] <= 1.0
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from paceline.allocation.speedup import SpeedUp
 from paceline.core.errors import SpecError
 from paceline.core.rng import stream
+from paceline.core.speedup import SpeedUp
 
 if TYPE_CHECKING:
     from paceline.core.values import AttemptId
