@@ -26,6 +26,7 @@ from paceline.machine.resizing import MARGIN, REST
 from paceline.policies.asha import Asha
 from paceline.policies.fifo import Fifo
 from paceline.policies.hypersched import HyperSched
+from paceline.policies.pop import Pop
 from paceline.testing.studies import (
     Rehearsal,
     Rows,
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
 V100 = "table:1=1,2=1.87,4=3.42,8=5.6"
 WORKS = st.lists(st.floats(0.0, 1e6), min_size=1, max_size=40)
 VESSELS = st.builds(
-    Vessel,
+    lambda least, **rest: Vessel(least=least, **{**rest, "span": max(rest["span"], int(least))}),
+    least=st.sampled_from([1 / 4, 1 / 3, 1 / 2, 1.0, 2.0, 3.0]),
     slots=st.integers(1, 16),
-    pack=st.integers(1, 4),
     span=st.integers(1, 8),
     speed=st.sampled_from([lambda width: width, prior_speed]),
 )
@@ -95,7 +96,7 @@ def moves(study: Rehearsal) -> list[tuple[float, Resize]]:
 
 
 def test_the_toy_of_fluids_slides_gets_the_widths_on_the_slide() -> None:
-    assert fill([30, 1, 1, 8], Vessel(5, 2, 4, linear)) == [3.0, 0.5, 0.5, 1.0]
+    assert fill([30, 1, 1, 8], Vessel(5, 0.5, 4, linear)) == [3.0, 0.5, 0.5, 1.0]
 
 
 @pytest.mark.parametrize("allocator", [FluidStatic, Fluid])
@@ -127,12 +128,13 @@ def test_nobody_waits_while_there_is_room_and_the_longest_never_does(
     if 0.0 in widths:
         assert vessel.used([*widths, vessel.least]) > vessel.slots
     longest = max(works)
-    assert any(width for work, width in zip(works, widths, strict=True) if work == longest)
+    served = any(width for work, width in zip(works, widths, strict=True) if work == longest)
+    assert served or vessel.least > vessel.slots
 
 
 @given(works=st.lists(st.floats(1.0, 1e3), min_size=1, max_size=20), slots=st.integers(1, 20))
 def test_what_is_left_over_goes_to_whoever_would_be_last(works: list[float], slots: int) -> None:
-    vessel = Vessel(slots, 1, slots, linear)
+    vessel = Vessel(slots, 1.0, slots, linear)
     widths = fill(works, vessel)
     if all(widths):
         assert vessel.used(widths) == slots
@@ -291,6 +293,27 @@ def test_nobody_starves_and_nothing_flaps(
     # At most a tenth of the time goes into moving, but for the last of each.
     cost = 0.3 * len(moves(study))
     assert cost <= 0.1 * study.state.slot_seconds + 0.3 * len(study.state.trials)
+
+
+def test_where_chances_are_equal_confidence_is_fluid() -> None:
+    cluster = Cluster(slots=5, setup_s=0.2, speed=parse_speedup(V100))
+    steps = [
+        trained([90, 40, 20, 10], allocator, cluster, pack=2, span=4).steps
+        for allocator in (Fluid(), Confidence())
+    ]
+    assert steps[0] == steps[1]
+
+
+def test_with_a_width_confidence_gives_every_trial_the_k_slots_of_pop() -> None:
+    study = simulated(Pop(), Confidence(width=2), Cluster(slots=6), span=4)
+    assert {launch.width for launch in study.launches} == {2.0}
+    assert not moves(study)
+
+
+def test_a_trial_that_is_about_to_save_anyway_is_not_moved_before() -> None:
+    # Alone on two slots after epoch 4, with its goal at 6: it would be back at work at its goal.
+    study = trained([6, 4], Fluid(), Cluster(slots=2, setup_s=1.0, save_s=0.5), span=2)
+    assert not moves(study)
 
 
 def test_more_slots_are_used_as_soon_as_they_are_there() -> None:

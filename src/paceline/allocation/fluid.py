@@ -45,10 +45,18 @@ class FluidStatic:
         running = list(demands.running())
         everybody = [asking, *running, *_first(demands, study, len(running) + 1)]
         crowded = demands.coming or len(everybody) > study.capacity
-        vessel = _vessel(demands, study, crowded=crowded)
+        vessel = self._vessel(demands, study, crowded=crowded)
         if demands.coming:
             return vessel.least
         return fill(self._works(everybody, study), vessel)[0] or vessel.least
+
+    def _vessel(self, demands: Demands, study: StudyView, *, crowded: bool) -> Vessel:
+        """Return the slots there are; a crowd shares them only where that trains more in all."""
+        share, slots = 1.0 / study.spec.pack, study.capacity
+        gains = demands.measured(share) and demands.speed(share) > _PACKING_GAIN * share
+        if crowded and not gains:
+            share = 1.0
+        return Vessel(slots, share, min(study.spec.span, slots), demands.speed)
 
     def _works(self, demands: list[Demand], study: StudyView) -> list[float]:
         return [demand.work for demand in demands]
@@ -66,7 +74,7 @@ class Fluid(FluidStatic):
         if demands.coming:
             works.append(sum(works) / len(works))  # the next one should be like the others
         crowded = len(works) > study.capacity
-        vessel = _vessel(demands, study, crowded=crowded)
+        vessel = self._vessel(demands, study, crowded=crowded)
         held = [demand.width for demand in running]
         if vessel.used(held) > vessel.slots:
             return {}  # slots went away, or are shared no more: who runs comes to its goal
@@ -85,15 +93,24 @@ class Fluid(FluidStatic):
 class Confidence(Fluid):
     """Fluid, with each trial's work weighed by its chance to reach the target or be the best.
 
-    With chances of 1 it is Fluid; with the least and the greatest width at k it is POP's k slots
-    for each promising trial.
+    With chances of 1 it is Fluid. With a `width` of k everybody has k slots: those that POP
+    dedicates to each promising trial.
     """
 
-    def __init__(self, *, least: float = 0.05) -> None:
+    def __init__(self, *, least: float = 0.05, width: int | None = None) -> None:
         if not 0 < least <= 1:
             raise SpecError(f"least={least:g} cannot be meant: give a chance above 0 and up to 1.")
+        if width is not None and width < 1:
+            raise SpecError(f"width={width} cannot be meant: give the slots of a trial, 1 or more.")
         # Nobody is written off here: that is for the policy.
         self._least = least
+        self._width = width
+
+    def _vessel(self, demands: Demands, study: StudyView, *, crowded: bool) -> Vessel:
+        if self._width is None:
+            return super()._vessel(demands, study, crowded=crowded)
+        width = min(self._width, study.spec.span, study.capacity)
+        return Vessel(study.capacity, float(width), width, demands.speed)
 
     def _works(self, demands: list[Demand], study: StudyView) -> list[float]:
         if study.foresight.distrust:
@@ -107,16 +124,6 @@ class Confidence(Fluid):
         if forecast is None or goal == NO_LOSS:
             return 1.0
         return max(self._least, study.foresight.chance(forecast, forecast.epochs[-1], goal))
-
-
-def _vessel(demands: Demands, study: StudyView, *, crowded: bool) -> Vessel:
-    """Return the slots there are; a crowd shares them only where that trains more in all."""
-    pack, slots = study.spec.pack, study.capacity
-    share = 1.0 / pack
-    gains = demands.measured(share) and pack * demands.speed(share) > _PACKING_GAIN
-    if crowded and not gains:
-        pack = 1
-    return Vessel(slots, pack, min(study.spec.span, slots), demands.speed)
 
 
 def _experiment(running: list[Demand], pack: int) -> dict[TrialId, float]:

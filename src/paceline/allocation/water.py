@@ -23,16 +23,15 @@ class Vessel(NamedTuple):
     """What there is to fill: slots, and how far one may be split or joined."""
 
     slots: int
-    # How many may share a slot.
-    pack: int
-    # How many slots one may span.
+    # The least width there is, 1/c where c may share a slot, and the greatest.
+    least: float
     span: int
     speed: Callable[[float], float]
 
     @property
-    def least(self) -> float:
-        """The least width there is."""
-        return 1.0 / self.pack
+    def pack(self) -> int:
+        """How many may share a slot."""
+        return max(1, round(1.0 / self.least))
 
     def used(self, widths: Sequence[float]) -> int:
         """Return the slots that these widths take: shares are put together, `pack` to a slot."""
@@ -44,7 +43,7 @@ class Vessel(NamedTuple):
 def fill(works: Sequence[float], vessel: Vessel) -> list[float]:
     """Return a width for each work, in order; 0 has to wait.
 
-    >>> fill([30, 1, 1, 8], Vessel(slots=5, pack=2, span=4, speed=lambda width: width))
+    >>> fill([30, 1, 1, 8], Vessel(slots=5, least=0.5, span=4, speed=lambda width: width))
     [3.0, 0.5, 0.5, 1.0]
     """
     total = math.fsum(works)
@@ -59,10 +58,11 @@ def fill(works: Sequence[float], vessel: Vessel) -> list[float]:
         whole, shares = more
         widths[at] = width
     filled = deal(works, widths, vessel)
-    if len(works) > vessel.slots:
+    whole_each = [max(1.0, vessel.least)] * len(works)
+    if vessel.used(whole_each) > vessel.slots:
         return filled
     # The rule rounds down: where everybody can have a slot, dealing from there may end sooner.
-    slot_each = deal(works, [1.0] * len(works), vessel)
+    slot_each = deal(works, whole_each, vessel)
     return min(filled, slot_each, key=lambda widths: (0.0 in widths, last(works, widths, vessel)))
 
 
