@@ -33,7 +33,9 @@ def superfluous(state: StudyState) -> list[Name]:
     return [
         name
         for name in names
-        if name not in needed and not (more and _branches_at(files.files[name].trial, name[1]))
+        if name not in needed
+        and not (more and _branches_at(files.files[name].trial, name[1]))
+        and not (name[0] < 0 and not state.closed)  # whoever repeats what was adopted may come
     ]
 
 
@@ -74,7 +76,8 @@ def _needed(state: StudyState, trials: Iterable[Trial]) -> Iterator[Name]:
 def _may_begin_alike(state: StudyState) -> bool:
     """Say whether trials may still come that begin like one there is."""
     # Where no two have begun alike, as with rates drawn from a range, none will.
-    alike = len(state.tree.roots) < max(2, len(state.trials))
+    paths = len(state.trials) + len(state.adopted.trials)
+    alike = len(state.tree.roots) < max(2, paths)
     return state.spec.share and not state.closed and alike
 
 
