@@ -23,7 +23,7 @@ from paceline.api.parts import build
 from paceline.api.results import Result
 from paceline.api.simulation import brains_of
 from paceline.core.decisions import EndCause
-from paceline.core.errors import SpecError, StudyFailed, StudyTerminated
+from paceline.core.errors import PacelineWarning, SpecError, StudyFailed, StudyTerminated
 from paceline.core.events import FORMAT, Opened, Resumed, Submitted
 from paceline.engines.advice import Advice
 from paceline.engines.local.devices import find_devices
@@ -257,8 +257,8 @@ class Driver:
         if None not in (spec.plan, before.plan) and spec.plan != before.plan:
             warnings.warn(
                 f"{self._code} changed since study {spec.name!r} was opened ({before.plan} then, "
-                f"{spec.plan} now): its trials keep what they have and go on with what is there.",
-                UserWarning,
+                f"{spec.plan} now): its trials keep what they have and train on with the new one.",
+                PacelineWarning,
                 stacklevel=2,
             )
         return log

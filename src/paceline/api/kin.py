@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from paceline.core.errors import LogError
+from paceline.core.errors import LogError, PacelineWarning
 from paceline.core.events import Opened
 from paceline.machine.gathering import Gatherer
 from paceline.machine.state import StudyState
@@ -61,7 +61,7 @@ def warn_of_change(kin: list[Kin], spec: StudySpec, what: str) -> None:
         warnings.warn(
             f"{what} changed since study {kin[-1].name!r} ({kin[-1].spec.plan} then, {spec.plan} "
             "now): nothing is shared with it.",
-            UserWarning,
+            PacelineWarning,
             stacklevel=2,
         )
 
@@ -93,7 +93,7 @@ def taken_over(store: Store, kin: list[Kin], spec: StudySpec, shelf: Shelf) -> I
                     state.apply(entry)
         except LogError as error:
             word = f"nothing is taken over from study {each.name!r}: {error}"
-            warnings.warn(word, UserWarning, stacklevel=2)
+            warnings.warn(word, PacelineWarning, stacklevel=2)
             continue
         yield from gatherer.take(state, bring)
 

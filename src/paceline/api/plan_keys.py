@@ -82,8 +82,8 @@ class _Reader:
             yield f"{type(value).__name__} {value.__qualname__} of {home}"
             if own or home == self._module:
                 self._see(value)
-                words = self._class if isinstance(value, type) else self._function
-                yield from words(value)  # type: ignore[operator]
+                inside = self._class(value) if isinstance(value, type) else self._function(value)
+                yield from inside
         else:
             self._see(value)
             yield from self._look(value)

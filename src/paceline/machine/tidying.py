@@ -23,7 +23,10 @@ def superfluous(state: StudyState) -> list[Name]:
     files = state.files
     suspects = list(files.suspects.values())
     files.suspects.clear()
-    names = [name for trial in suspects for name in files.of(trial)]
+    names = [name for trial in suspects for name in files.of(trial) if name[0] >= 0]
+    # Whoever repeats what was adopted may come as long as anybody may. Then it is like any other;
+    # but those who need it are not those whose it is.
+    names += (name for name in files.files if name[0] < 0 and state.closed)
     if not names:
         return []
     # Where prefixes are shared, anybody may need anybody's.
@@ -33,9 +36,7 @@ def superfluous(state: StudyState) -> list[Name]:
     return [
         name
         for name in names
-        if name not in needed
-        and not (more and _branches_at(files.files[name].trial, name[1]))
-        and not (name[0] < 0 and not state.closed)  # whoever repeats what was adopted may come
+        if name not in needed and not (more and _branches_at(files.files[name].trial, name[1]))
     ]
 
 
