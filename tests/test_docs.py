@@ -45,6 +45,8 @@ def test_every_example_runs(path: Path, tmp_path: Path) -> None:
     arguments: list[str] = []
     if "import torch" in path.read_text(encoding="utf-8"):
         pytest.importorskip("torch", reason="the example needs PyTorch")
+    if "from ray" in path.read_text(encoding="utf-8"):
+        pytest.importorskip("ray.tune", reason="the example needs Ray Tune")
     if "fashion_mnist" in path.name:
         arguments = [str(fashion_mnist()), "--quick"]
     done = subprocess.run(
