@@ -110,6 +110,12 @@ def test_every_cause_status_and_invariant_is_explained() -> None:
         assert f"`{check.__name__}`" in log
 
 
+@pytest.mark.parametrize("name", paceline.__all__)
+def test_every_public_name_is_documented(name: str) -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
+    assert re.search(rf"`(pl\.|paceline\.)?{name}\b", text)
+
+
 def test_every_error_is_explained() -> None:
     text = read("docs/errors.md")
     for name in paceline.__all__:
