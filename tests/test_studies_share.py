@@ -354,10 +354,17 @@ def test_a_watcher_hears_once_what_is_taken_over(store: str) -> None:
 
 SOURCE = """
 import math
+from dataclasses import dataclass
+
+import paceline as pl
+
 RATE = 0.5
 LAYERS = {{"wide": [32, 64]}}
 
+@dataclass
 class Model:
+    size: tuple = (1, 2)
+
     def forward(self, x):
         return x * {factor}
 
@@ -368,20 +375,35 @@ def train(trial):{docstring}
     names = {{"a", "b", "c"}}
     for epoch in trial.epochs():{comment}
         trial.report(loss=helper(RATE) + len(LAYERS) + Model().forward(1) + ("a" in names))
+
+study = pl.Study(train, space={{"a": pl.uniform(0, 1)}}, metric="loss", mode="min", epochs=3)
+print(study.spec.plan)
 """
+# Ways to execute a file, each with another name for its module.
+IMPORTED = ("-c", "import model")
+AS_A_SCRIPT = ("model.py",)
+AS_A_STUDY_FILE = ("-c", "from paceline.cli.loading import load_study; load_study('model.py')")
 
 
-def version(folder: Path, seed: str = "0", old: str = "", new: str = "", **changes: str) -> str:
+def version(
+    folder: Path,
+    how: Sequence[str] = IMPORTED,
+    change: tuple[str, str] = ("", ""),
+    seed: str = "0",
+    **changes: str,
+) -> str:
     """Return the version that a fresh process finds of the function in a file."""
     told = {"factor": "2", "constant": "1", "docstring": "", "comment": "", **changes}
     source = SOURCE.format(**told)
-    assert old in source
-    (folder / "model.py").write_text(source.replace(old, new) if old else source, encoding="utf-8")
-    code = "import model; from paceline.api.plan_keys import key_of; print(key_of(model.train))"
+    if change[0]:
+        assert change[0] in source
+        source = source.replace(*change)
+    (folder / "model.py").write_text(source, encoding="utf-8")
+    path = ":".join([str(folder), *filter(None, sys.path)])
     ran = subprocess.run(
-        [sys.executable, "-B", "-c", code],
+        [sys.executable, *how],
         cwd=folder,
-        env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(filter(None, sys.path))},
+        env={"PYTHONHASHSEED": seed, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=True,
@@ -393,18 +415,28 @@ def version(folder: Path, seed: str = "0", old: str = "", new: str = "", **chang
 
 def test_a_version_is_that_of_what_is_executed(tmp_path: Path) -> None:
     first = version(tmp_path)
-    assert version(tmp_path, seed="7") == first
+    assert version(tmp_path, seed="7") == first, "by the compiled file of the run before"
+    assert version(tmp_path, AS_A_SCRIPT) == first
+    assert version(tmp_path, AS_A_STUDY_FILE) == first
     assert version(tmp_path, docstring='\n    """Train."""', comment="  # one by one\n") == first
-    changed = [
-        version(tmp_path, constant="1.0"),
-        version(tmp_path, factor="3"),
-        version(tmp_path, old="RATE = 0.5", new="RATE = 0.25"),
-        version(tmp_path, old="[32, 64]", new="[32, 65]"),
-        version(tmp_path, old="math.sqrt", new="math.exp"),
-        version(tmp_path, old='"c"}', new='"d"}'),
-    ]
-    assert first not in changed
-    assert len(set(changed)) == len(changed)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("math.sqrt(x) + 1", "math.sqrt(x) + 1.0"),
+        ("x * 2", "x * 3"),
+        ("RATE = 0.5", "RATE = 0.25"),
+        ("[32, 64]", "[32, 65]"),
+        ("math.sqrt", "math.exp"),
+        ('"c"}', '"d"}'),
+        ("(1, 2)", "(1, 3)"),
+    ],
+)
+def test_a_change_of_what_is_executed_is_another_version(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    assert version(tmp_path, change=(old, new)) != version(tmp_path)
 
 
 def test_every_kind_of_callable_has_a_version() -> None:

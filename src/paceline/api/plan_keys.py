@@ -9,6 +9,8 @@ of data, it knows the name alone. Versions of one function differ between versio
 from __future__ import annotations
 
 import dis
+import sys
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
-# A program's main module and a study file are called by their file, as whoever imports them does.
-_NAMELESS = ("__main__", "paceline study")
+# What holds more is taken for data, and its length alone counts.
+_MOST = 1000
 
 
 def given_key(text: str) -> PlanKey:
@@ -45,10 +47,23 @@ def key_of(train: Callable[[Any], Any]) -> PlanKey | None:
     digest = blake2b(digest_size=6)
     for word in _Reader(function.__module__).read(train, own=True):
         digest.update(word.encode("utf-8", "backslashreplace") + b"\0")
-    module = function.__module__ or ""
-    if module in _NAMELESS:
+    return PlanKey(f"{_home(function)}.{function.__qualname__}", digest.hexdigest())
+
+
+def _home(function: FunctionType) -> str:
+    """Return what a function's module is called by whoever imports it."""
+    module = function.__module__
+    if module == "__main__":
+        main = sys.modules[module]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        if spec is not None:
+            module = spec.name
+        elif file is not None:
+            module = Path(file).stem
+    elif not module.replace(".", "_").isidentifier():
+        # A study file, executed under a name that nothing can be imported by.
         module = Path(function.__code__.co_filename).stem
-    return PlanKey(f"{module}.{function.__qualname__}", digest.hexdigest())
+    return module
 
 
 def _function(train: object) -> FunctionType | None:
@@ -69,43 +84,44 @@ class _Reader:
     def __init__(self, module: str) -> None:
         # Whose functions and classes are looked into.
         self._module = module
-        self._seen: dict[int, int] = {}
+        # Kept by their ids, and alive, so that no other thing gets the same id.
+        self._seen: dict[int, tuple[int, object]] = {}
 
     def read(self, value: object, *, own: bool = False) -> Iterator[str]:
         """Yield what a value is; of what is not the user's own, what it is called."""
         if isinstance(value, _PLAIN):
             yield f"{type(value).__name__} {value!r}"
         elif id(value) in self._seen:
-            yield f"seen {self._seen[id(value)]}"
-        elif isinstance(value, FunctionType | type):
-            home = value.__module__
-            yield f"{type(value).__name__} {value.__qualname__} of {home}"
-            if own or home == self._module:
-                self._see(value)
-                inside = self._class(value) if isinstance(value, type) else self._function(value)
-                yield from inside
+            yield f"seen {self._seen[id(value)][0]}"
         else:
-            self._see(value)
-            yield from self._look(value)
-
-    def _see(self, value: object) -> None:
-        self._seen[id(value)] = len(self._seen)
+            # Two equal constants are one object or not as the compiler likes it.
+            if not isinstance(value, tuple | frozenset | CodeType):
+                self._seen[id(value)] = len(self._seen), value
+            named = value if isinstance(value, FunctionType | type) else type(value)
+            here = named.__module__ == self._module
+            yield f"{type(value).__name__} {named.__qualname__} {'' if here else named.__module__}"
+            if named is not value:
+                yield from self._look(value)
+            elif own or here:
+                inside = self._class if isinstance(value, type) else self._function
+                yield from inside(value)  # type: ignore[arg-type]
 
     def _look(self, value: object) -> Iterator[str]:
-        yield f"{type(value).__module__}.{type(value).__qualname__}"
         match value:
             case ModuleType():
                 yield value.__name__
             case CodeType():
                 yield from self._code(value)
+            case tuple() | list() | set() | frozenset() | dict() if len(value) > _MOST:
+                yield str(len(value))
             case tuple() | list():
                 for each in (len(value), *value):
                     yield from self.read(each)
             case set() | frozenset():
-                yield from sorted(map(repr, value))
+                yield from sorted(repr(each) for each in value if isinstance(each, _PLAIN))
             case dict():
                 for name, each in value.items():
-                    yield repr(name)
+                    yield from self.read(name)
                     yield from self.read(each)
             case partial():
                 yield from self.read(value.func, own=True)
@@ -133,10 +149,8 @@ class _Reader:
         yield from self._code(code)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             yield name
-            try:
+            with suppress(ValueError):  # a cell may be empty
                 yield from self.read(cell.cell_contents, own=True)
-            except ValueError:
-                yield "nothing yet"
         for name in sorted(_globals(code) & known.keys()):
             yield name
             yield from self.read(known[name])
