@@ -213,6 +213,11 @@ class AnyHistory(RuleBasedStateMachine):
             )
         )
 
+    @rule(which=st.integers(0, len(CONFIGS) - 1), values=st.lists(st.floats(-2, 2), max_size=7))
+    def something_is_recalled(self, which: int, values: list[float]) -> None:
+        config = CONFIGS[which]
+        self.say(e.Recalled(at=self.at, study="another", config=config, values=tuple(values)))
+
     @rule(draw=st.floats(0, 0.999))
     def a_checkpoint_turns_out_to_be_spoiled(self, draw: float) -> None:
         self.say(e.Spoiled(at=self.at, attempt=self.attempt(draw)))

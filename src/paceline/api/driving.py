@@ -20,6 +20,7 @@ from paceline.api.interrupts import Interrupts
 from paceline.api.kin import kin_of, taken_over, warn_of_change
 from paceline.api.options import deadline_s, generator_of
 from paceline.api.parts import build
+from paceline.api.recalling import recalled
 from paceline.api.results import Result
 from paceline.api.simulation import brains_of
 from paceline.core.decisions import EndCause
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from paceline.api.options import Options
     from paceline.core.decisions import Step
-    from paceline.core.events import Adopted, AnyEvent, Command
+    from paceline.core.events import Adopted, AnyEvent, Command, Recalled
     from paceline.core.ports import Store
     from paceline.core.values import Config, StudySpec, Value
     from paceline.engines.local.devices import Devices
@@ -126,7 +127,7 @@ class Driver:
             events = [Resumed(at=self._engine.now, deadline_s=self._wall_deadline())]
             self._shelf.sweep(self.machine.state.files.files)
         else:
-            events = [self._opened(), *self._adopted()]
+            events = [self._opened(), *self._adopted(), *self._recalled()]
         steps = [self.machine.handle(event) for event in events]
         self._store.append(self.spec.name, steps)
         for step in steps:
@@ -148,6 +149,11 @@ class Driver:
         kin = kin_of(self._store, self._options.get("store", ""), self.spec)
         warn_of_change(kin, self.spec, self._code)
         return list(taken_over(self._store, kin, self.spec, self._shelf))
+
+    def _recalled(self) -> list[Recalled]:
+        """Return what the study found that the generator shall learn from."""
+        study = self._options.get("warm_start")
+        return [] if study is None else recalled(self._store, self.spec, study)
 
     @property
     def _code(self) -> str:

@@ -62,6 +62,8 @@ class Options(TypedDict, total=False):
     store: str
     # Configs to try first.
     first: Sequence[Config]
+    # A study of the store whose results the generator learns from before its first proposal.
+    warm_start: str
     # Train what trials have in common once. By default on, and off in Ray's spelling.
     share: bool
     # What is trained, as "name" or "name@version": studies of one store with the same share it.
@@ -128,8 +130,18 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
         ("allocator", spec.allocator),
         ("curve model", spec.curves),
     ):
-        build(kind, part)  # type: ignore[arg-type]
+        built = build(kind, part)  # type: ignore[arg-type]
+        if kind == "generator" and "warm_start" in options:
+            _check_warm_start(options, part, learns=not built.pure)
     return spec
+
+
+def _check_warm_start(options: Options, generator: Part, *, learns: bool) -> None:
+    told = f"warm_start={options['warm_start']!r} cannot be meant"
+    if "store" not in options:
+        raise SpecError(f"{told} without a store: give store=…, where that study is kept.")
+    if not learns:
+        raise SpecError(f"{told}: generator {generator.name} learns from nothing; give a sampler.")
 
 
 def deadline_s(given: float | str | timedelta | datetime | None) -> float | None:

@@ -196,6 +196,16 @@ class Adopted(Event, frozen=True, kw_only=True):
     attempt: AttemptId = 0
 
 
+class Recalled(Event, frozen=True, kw_only=True):
+    """What a config came to in another study, for the generator alone to learn from."""
+
+    study: str
+    config: Config
+    # The objective after each epoch, and whether there was no further one.
+    values: tuple[float | None, ...]
+    finished: bool = False
+
+
 AnyEvent: TypeAlias = (
     Opened
     | Resumed
@@ -211,4 +221,5 @@ AnyEvent: TypeAlias = (
     | Commanded
     | Submitted
     | Adopted
+    | Recalled
 )

@@ -414,6 +414,7 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     e.Commanded: StudyState._commanded,
     e.Submitted: lambda state, event: state._tick(event.at),
     e.Adopted: StudyState._adopted,
+    e.Recalled: lambda state, event: state._tick(event.at),  # for the generator alone
     d.Open: StudyState._open,
     d.Go: StudyState._go,
     d.Pause: _nothing,  # the trial stands at its goal, and the log keeps the reason

@@ -29,6 +29,7 @@ def study_story(steps: Iterable[Step]) -> Iterator[str]:
     leader = None
     # How many configs were taken over from each study, and are not told yet.
     taken: dict[str, int] = {}
+    recalled: set[str] = set()
     for step in steps:
         for entry in step.entries:
             if isinstance(entry, e.Adopted):
@@ -38,6 +39,9 @@ def study_story(steps: Iterable[Step]) -> Iterator[str]:
                 taken = {}
             state.apply(entry)
             text = _study_sentence(entry, state)
+            if isinstance(entry, e.Recalled) and entry.study not in recalled:
+                recalled.add(entry.study)
+                text = f"the generator learns from study {entry.study!r}"
             if text is None and state.best is not leader:
                 text = f"the lead goes to {_leader(state)}"
             leader = state.best

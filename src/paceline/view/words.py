@@ -52,6 +52,8 @@ class Teller:
         self._held: set[int] = set()
         # How many configs were heard to be taken over.
         self._taken = 0
+        # Studies that the generator learns from.
+        self._recalled: set[str] = set()
         # The best loss that was told, and when.
         self._best = NO_LOSS
         self._best_at = -LEAD_EVERY_S
@@ -101,6 +103,12 @@ class Teller:
         if self._taken < len(state.adopted.trials):
             return None  # more follow at once: they are told together
         return Said(at, "{}", (taken_over(state.adopted.studies),))
+
+    def _recall(self, event: e.Recalled, at: float, state: StudyState) -> Said | None:
+        if event.study in self._recalled:
+            return None
+        self._recalled.add(event.study)
+        return Said(at, "the generator learns from study {!r}", (event.study,))
 
     def _commanded(self, event: e.Commanded, at: float, state: StudyState) -> Said | None:
         if isinstance(event.command, e.StopStudy):
@@ -177,6 +185,7 @@ _TELL: dict[type, Callable[[Teller, Any, float, StudyState], Said | None]] = {
     e.CapacityChanged: Teller._capacity,
     e.Commanded: Teller._commanded,
     e.Adopted: Teller._adopted,
+    e.Recalled: Teller._recall,
     e.Ended: Teller._ended,
     d.Launch: Teller._launch,
     d.Amend: Teller._launch,
