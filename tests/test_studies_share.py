@@ -6,14 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 import paceline as pl
-from cli_kit import Here, log_of
+from cli_kit import Here, log_of, outside
+from live_kit import study_file
 from paceline.api.plan_keys import key_of
 from paceline.api.studies import replayed
 from paceline.core.events import Adopted, Spoiled
@@ -185,9 +185,7 @@ def test_a_path_that_lies_on_another_is_not_told_twice(store: str) -> None:
 )
 def test_what_has_another_key_trains_for_itself(store: str, changes: dict[str, Any]) -> None:
     pl.tune(learns, **options(store, "first"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        pl.tune(learns, **options(store, "second", **changes))
+    pl.tune(learns, **options(store, "second", **changes))
     assert trained(store, "second") == 24
     assert adopted(store, "second") == []
 
@@ -206,10 +204,21 @@ def test_a_changed_function_warns_and_separates(store: str) -> None:
     assert other.best.value == 0.2
     assert trained(store, "second") == 24
     # The last study of this name is the same: there is nothing to warn of.
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        pl.tune(stepping(2.0), **options(store, "third"))
+    pl.tune(stepping(2.0), **options(store, "third"))
     assert trained(store, "third") == 0
+
+
+def test_the_command_line_says_what_changed_in_one_line(tmp_path: Path) -> None:
+    file = study_file(tmp_path)
+    assert outside(tmp_path, "run", file, "--no-report", "--quiet").err == ""
+    file.write_text(file.read_text("utf-8").replace("** 2", "** 4"), encoding="utf-8")
+    ran = outside(tmp_path, "run", file, "--no-report", "--quiet")
+    assert ran.code == 0
+    assert re.fullmatch(
+        r"paceline: training function `train` changed since study 'study-1' "
+        r"\(study.train@\w{12} then, study.train@\w{12} now\): nothing is shared with it.\n",
+        ran.err,
+    )
 
 
 def test_a_study_resumed_with_a_changed_function_warns_and_goes_on(store: str) -> None:

@@ -73,16 +73,14 @@ class Gatherer:
         self, there: Leaf, here: Leaf, attempt: int, state: StudyState, bring: Bring
     ) -> Iterator[AdoptedSave]:
         for node in reversed(way(there)):
-            for epoch in sorted(node.saves or ()):
-                if not 0 < epoch <= known_on(here):
+            for epoch, by in sorted((node.saves or {}).items()):
+                file = state.files.files.get((by, epoch))
+                if file is None or not 0 < epoch <= known_on(here):
                     continue
-                assert node.saves is not None
-                name = (node.saves[epoch], epoch)
-                file, place = state.files.files.get(name), node_of(here, epoch)
+                place = node_of(here, epoch)
                 if place.saves is None:
                     place.saves = {}
-                wanted = file is not None and epoch not in place.saves
-                if wanted and file is not None and bring(name, file, (attempt, epoch)):
+                if epoch not in place.saves and bring((by, epoch), file, (attempt, epoch)):
                     place.saves[epoch] = attempt
                     yield AdoptedSave(epoch, file.bytes, file.digest)
 
