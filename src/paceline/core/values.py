@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from paceline.core.errors import SpecError
 
@@ -92,6 +93,17 @@ class Saves(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     bytes: int | None = None
 
 
+class GroupSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One of several studies that are driven as one: what is its own, and not all studies'."""
+
+    name: str
+    policy: Part
+    generator: Part
+    curves: Part = Part("last")
+    target: Target | None = None
+    trials: int | None = None
+
+
 class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One question put to the system. Written into the log's first entry, never changed."""
 
@@ -118,6 +130,9 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     # At most `pack` trials on one slot, at most `span` slots for one trial.
     pack: int = 1
     span: int = 1
+    # Several studies driven as one, each with brains and limits of its own. What stands above is
+    # then theirs together; `policy`, `generator` and `curves` only name theirs to a reader.
+    groups: tuple[GroupSpec, ...] = ()
 
     def __post_init__(self) -> None:
         budget, target = self.budget, self.budget.target
@@ -144,6 +159,23 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
         if target is not None:
             _need(math.isfinite(target.value), "target", target.value, "give a finite number")
             _need(target.over >= 1, "over", target.over, "give the reports to average, 1 or more")
+        names = [group.name for group in self.groups]
+        good = all(names) and len(set(names)) == len(names)
+        _need(good, "name", names, "studies that are driven as one need names that differ")
+
+    def of(self, number: int) -> StudySpec:
+        """Return what one of several studies would be if it were alone."""
+        own = self.groups[number]
+        budget = Budget(self.budget.deadline_s, own.target, self.budget.slot_seconds, own.trials)
+        return replace(
+            self,
+            name=own.name,
+            policy=own.policy,
+            generator=own.generator,
+            curves=own.curves,
+            budget=budget,
+            groups=(),
+        )
 
     @property
     def sign(self) -> float:
