@@ -163,17 +163,19 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
         good = all(names) and len(set(names)) == len(names)
         _need(good, "name", names, "studies that are driven as one need names that differ")
 
-    def of(self, number: int) -> StudySpec:
-        """Return what one of several studies would be if it were alone."""
-        own = self.groups[number]
-        budget = Budget(self.budget.deadline_s, own.target, self.budget.slot_seconds, own.trials)
+    @property
+    def studies(self) -> tuple[StudySpec, ...]:
+        """Each of several studies as it would be alone; of one that is alone, itself."""
+        return tuple(map(self._alone, self.groups)) or (self,)
+
+    def _alone(self, group: GroupSpec) -> StudySpec:
         return replace(
             self,
-            name=own.name,
-            policy=own.policy,
-            generator=own.generator,
-            curves=own.curves,
-            budget=budget,
+            name=group.name,
+            policy=group.policy,
+            generator=group.generator,
+            curves=group.curves,
+            budget=replace(self.budget, target=group.target, trials=group.trials),
             groups=(),
         )
 

@@ -17,7 +17,7 @@ from paceline.core.ports import History, Other
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from paceline.core.ports import CurveModel, Generator
+    from paceline.core.ports import Adviser, CurveModel, Generator
     from paceline.core.values import TrialId
     from paceline.core.views import StudyView
     from paceline.machine.state import StudyState
@@ -84,7 +84,16 @@ class Advice:
         return work
 
 
-class SharedAdvice:
+def advice_by(
+    models: Sequence[CurveModel], generators: Sequence[Generator], state: StudyState
+) -> Adviser:
+    """Return who answers a study, or each of several that are driven as one."""
+    if len(models) == 1:
+        return Advice(models[0], generators[0], state)
+    return _SharedAdvice(models, generators, state)
+
+
+class _SharedAdvice:
     """Advice to several studies that are driven as one: each is answered by its own."""
 
     def __init__(
@@ -98,9 +107,6 @@ class SharedAdvice:
         """Return the work that answers the question, as the study that asks sees itself."""
         groups = self._whole.groups
         assert groups is not None
-        if isinstance(ask, AskProposal):
-            number = ask.group
-        else:
-            number = self._whole.trials[ask.trial].group
-        advice = Advice(self._models[number], self._generators[number], groups[number])
-        return advice.answer(ask)
+        asks = groups[ask.group] if isinstance(ask, AskProposal) else groups.of(ask.trial)
+        model, generator = self._models[asks.number], self._generators[asks.number]
+        return Advice(model, generator, asks).answer(ask)

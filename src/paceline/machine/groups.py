@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import Entry
     from paceline.core.ports import Generator, Policy
-    from paceline.core.values import AttemptId, TrialId
+    from paceline.core.values import AttemptId, StudySpec, TrialId
     from paceline.machine.questions import Questions
     from paceline.machine.records import Trial
     from paceline.machine.state import StudyState
@@ -36,9 +36,9 @@ class Group:
     What is its own is counted here, as the state counts it for all; the rest is the whole's.
     """
 
-    def __init__(self, number: int, whole: StudyState) -> None:
+    def __init__(self, number: int, spec: StudySpec, whole: StudyState) -> None:
         self.number = number
-        self.spec = whole.spec.of(number)
+        self.spec = spec
         # Weak: a cycle would keep studies alive.
         self._whole: StudyState = weakref.proxy(whole)
         self.trials = Own(whole.trials)
@@ -165,7 +165,9 @@ class Groups(Sequence[Group]):
     """All groups of a study, in the order they were given."""
 
     def __init__(self, whole: StudyState) -> None:
-        self._groups = [Group(number, whole) for number in range(len(whole.spec.groups))]
+        self._trials = whole.trials
+        studies = enumerate(whole.spec.studies)
+        self._groups = [Group(number, spec, whole) for number, spec in studies]
         # For whom each attempt was launched, how wide, and when.
         self._holders: dict[AttemptId, tuple[Group, float, float]] = {}
         # What the whole had counted before this entry.
@@ -180,6 +182,10 @@ class Groups(Sequence[Group]):
     def __getitem__(self, index: slice) -> Sequence[Group]: ...
     def __getitem__(self, index: int | slice) -> Group | Sequence[Group]:
         return self._groups[index]
+
+    def of(self, trial: TrialId) -> Group:
+        """Return whose trial this is."""
+        return self._groups[self._trials[trial].group]
 
     def turns(self, now: float) -> list[Group]:
         """Return those who have not ended: who has used the least slot time has the first turn.
@@ -209,7 +215,7 @@ class Groups(Sequence[Group]):
                 group = groups[whole.subject.group]
                 group.foresight.given(whole.subject.id, forecast, group.best_loss)
             case d.Launch(attempt=attempt, trial=number, width=width):
-                group = groups[whole.trials[number].group]
+                group = self.of(number)
                 group.meter.start(width, whole.now)
                 self._holders[attempt] = (group, width, whole.now)
             case e.Ended(attempt=attempt) if attempt in self._holders:

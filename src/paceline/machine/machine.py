@@ -53,6 +53,11 @@ class Brains(Struct, frozen=True):
         """Who thinks for each group; for a study that stands alone, for it."""
         return ((self.policy, self.generator), *self.others)
 
+    @property
+    def generators(self) -> list[Generator]:
+        """Each group's generator."""
+        return [generator for _, generator in self.each]
+
 
 class Machine:
     """A study's state and the brains that think about it."""
