@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paceline import integrations as integrations
+    from paceline.api.joining import together
     from paceline.api.results import Result, SavedCheckpoint, TrialResult
     from paceline.api.simulation import SimResult, Simulation
     from paceline.api.study import Study, tune
@@ -79,6 +80,7 @@ _HOMES = {
     "report": "paceline.worker.ray_style",
     "smooth": "paceline.plan.schedules",
     "step_decay": "paceline.plan.schedules",
+    "together": "paceline.api.joining",
     "tune": "paceline.api.study",
     "uniform": "paceline.core.space",
     "warmup": "paceline.plan.schedules",
@@ -123,6 +125,7 @@ __all__ = [
     "report",
     "smooth",
     "step_decay",
+    "together",
     "tune",
     "uniform",
     "warmup",

@@ -116,6 +116,13 @@ class Driver:
         log = list(self._store.read(self.spec.name))
         return Result(self.machine.state, log, self.files, self._options.get("store"))
 
+    @property
+    def results(self) -> list[Result]:
+        """What each of several studies driven as one has found so far."""
+        log, url = list(self._store.read(self.spec.name)), self._options.get("store")
+        state = self.machine.state
+        return [Result(state, log, self.files, url, group) for group in state.groups or ()]
+
     def begin(self, watch: Watch | None = None) -> None:
         """Open the study, or take it up again where its log ends."""
         assert self._engine is not None

@@ -38,6 +38,8 @@ class Search(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def as_one(spec: StudySpec, groups: Sequence[GroupSpec]) -> StudySpec:
     """Return the spec of several studies that are driven as one."""
+    if len(groups) < 2:
+        raise SpecError(f"{len(groups)} is not several: give two or more, or run it by itself.")
     return replace(
         spec,
         policy=_named(group.policy for group in groups),

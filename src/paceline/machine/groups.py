@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Protocol, overload
 
 from msgspec.structs import replace
 
@@ -25,9 +25,39 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Entry
     from paceline.core.ports import Generator, Policy
     from paceline.core.values import AttemptId, StudySpec, TrialId
+    from paceline.machine.files import Files
     from paceline.machine.questions import Questions
-    from paceline.machine.records import Trial
-    from paceline.machine.state import StudyState
+    from paceline.machine.records import Attempt, Trial
+
+
+class Whole(Protocol):
+    """What a group needs of the study that it is a part of."""
+
+    spec: StudySpec
+    now: float
+    trials: list[Trial]
+    attempts: dict[AttemptId, Attempt]
+    delivered: Sequence[Trial]
+    departed: Sequence[Trial]
+    subject: Trial | None
+    questions: Questions
+    files: Files
+    deadline_s: float | None
+    end: d.End | None
+    epochs_trained: int
+    repeats: int
+    idle_opens: int
+    closed: bool
+    groups: Groups | None
+
+    @property
+    def ready(self) -> Collection[TrialId]: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def capacity_seconds(self) -> float: ...
+    @property
+    def free(self) -> float: ...
 
 
 class Group:
@@ -36,11 +66,11 @@ class Group:
     What is its own is counted here, as the state counts it for all; the rest is the whole's.
     """
 
-    def __init__(self, number: int, spec: StudySpec, whole: StudyState) -> None:
+    def __init__(self, number: int, spec: StudySpec, whole: Whole) -> None:
         self.number = number
         self.spec = spec
         # Weak: a cycle would keep studies alive.
-        self._whole: StudyState = weakref.proxy(whole)
+        self._whole: Whole = weakref.proxy(whole)
         self.trials = Own(whole.trials)
         self.foresight = Foresight()
         self.meter = Meter()
@@ -88,7 +118,7 @@ class Group:
 
     @property
     def ready(self) -> Collection[TrialId]:
-        return Some(self._whole.rides.ready, self._whole.trials, self.number)
+        return Some(self._whole.ready, self._whole.trials, self.number)
 
     @property
     def running(self) -> int:
@@ -164,7 +194,7 @@ class Group:
 class Groups(Sequence[Group]):
     """All groups of a study, in the order they were given."""
 
-    def __init__(self, whole: StudyState) -> None:
+    def __init__(self, whole: Whole) -> None:
         self._trials = whole.trials
         studies = enumerate(whole.spec.studies)
         self._groups = [Group(number, spec, whole) for number, spec in studies]
@@ -196,7 +226,7 @@ class Groups(Sequence[Group]):
         # A millionth of a second is dust from adding up.
         return sorted(there, key=lambda g: (round(g.meter.used(now), 6), g.meter.held, g.number))
 
-    def take(self, entry: Entry, whole: StudyState) -> None:
+    def take(self, entry: Entry, whole: Whole) -> None:
         """Take an entry that the whole has just taken."""
         groups = self._groups
         if isinstance(entry, d.Open):
@@ -229,7 +259,7 @@ class Groups(Sequence[Group]):
                 groups[number].leave(entry)
         whole.closed = all(group.closed for group in groups)
 
-    def hearers(self, entry: Entry, whole: StudyState) -> list[Group]:
+    def hearers(self, entry: Entry, whole: Whole) -> list[Group]:
         """Return those whom an entry concerns: it is about their trials, or about all."""
         told = {trial.group for trial in (*whole.delivered, *whole.departed)}
         trial, attempt = getattr(entry, "trial", None), getattr(entry, "attempt", None)
@@ -302,7 +332,7 @@ class Audience:
             [brain.see for brain in pair if brain.see is not sees_nothing] for pair in brains
         ]
 
-    def see(self, entry: Entry, whole: StudyState) -> None:
+    def see(self, entry: Entry, whole: Whole) -> None:
         """Pass an entry on. To a group, the study that was opened is its own."""
         assert whole.groups is not None
         for group in whole.groups.hearers(entry, whole):
