@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from paceline import integrations as integrations
     from paceline.api.joining import together
     from paceline.api.results import Result, SavedCheckpoint, TrialResult
+    from paceline.api.searching import Search
     from paceline.api.simulation import SimResult, Simulation
     from paceline.api.study import Study, tune
     from paceline.core.errors import (
@@ -51,6 +52,7 @@ _HOMES = {
     "Part": "paceline.core.values",
     "Result": "paceline.api.results",
     "SavedCheckpoint": "paceline.api.results",
+    "Search": "paceline.api.searching",
     "SimResult": "paceline.api.simulation",
     "Simulation": "paceline.api.simulation",
     "SpecError": "paceline.core.errors",
@@ -96,6 +98,7 @@ __all__ = [
     "Part",
     "Result",
     "SavedCheckpoint",
+    "Search",
     "SimResult",
     "Simulation",
     "SpecError",
