@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from paceline.api.searching import Search
     from paceline.api.simulation import SimResult, Simulation
     from paceline.api.study import Study, tune
+    from paceline.api.tune_scheduler import tune_scheduler
     from paceline.core.errors import (
         BrokenInvariant,
         CheckpointError,
@@ -84,6 +85,7 @@ _HOMES = {
     "step_decay": "paceline.plan.schedules",
     "together": "paceline.api.joining",
     "tune": "paceline.api.study",
+    "tune_scheduler": "paceline.api.tune_scheduler",
     "uniform": "paceline.core.space",
     "warmup": "paceline.plan.schedules",
     "write_trace": "paceline.engines.sim.traces",
@@ -130,6 +132,7 @@ __all__ = [
     "step_decay",
     "together",
     "tune",
+    "tune_scheduler",
     "uniform",
     "warmup",
     "write_trace",
