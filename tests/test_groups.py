@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import paceline as pl
 from build import Played, table
 from cli_kit import Here
-from paceline.api.parts import parse_part
+from paceline.api.parts import names, parse_part
 from paceline.api.searching import Search, as_one
 from paceline.api.simulation import Simulation, brains_of, simulation_of
-from paceline.api.studies import NewStudy, StudyPage, replayed
+from paceline.api.studies import NewStudy, StudyPage, folded, replayed
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.ports import Pick, sees_nothing
@@ -133,6 +133,12 @@ def fate(done: Rehearsal, group: int = 0) -> list[tuple[Any, ...]]:
     return told
 
 
+def logged(simulation: Simulation) -> list[Step]:
+    log: list[Step] = []
+    simulation.run(remember=log.extend)
+    return log
+
+
 def on_families(*studies: tuple[str, str, int], slots: int = 1) -> Rehearsal:
     """Return studies with a policy, a space and a number of trials each, driven to their end."""
     workload = Families(seed=3, epochs=27, crash=0.0)
@@ -169,6 +175,39 @@ def test_on_one_slot_each_study_decides_as_it_would_alone(policy: str) -> None:
         alone = fate(on_families(study))
         assert len(alone) > study[2]
         assert fate(both, at) == alone
+
+
+# What cannot be built without a parameter.
+NEEDS = {"kill_below": "kill_below:value=0.1"}
+
+
+@pytest.mark.parametrize("policy", names("policy"))
+def test_every_policy_can_be_one_of_several(policy: str) -> None:
+    # Its trials are not 0, 1, 2 then, and others' reports come between its own.
+    told = Simulation(
+        source="families:epochs=12,crash=0.0",
+        slots=3,
+        share=True,
+        deadline_s=600.0,
+        forecast_s=0.5,
+        searches=(
+            Search(policy="fifo", trials=4),
+            Search(policy=NEEDS.get(policy, policy), trials=8, generator="sobol", curves="last"),
+            Search(policy="asha", trials=6, generator="tpe"),
+        ),
+    )
+    log = logged(told)
+    state = folded(log)
+    assert state.end is not None
+    assert state.groups is not None
+    first, second, third = (len(group.trials) for group in state.groups)
+    assert (first, third) == (4, 6)
+    assert second >= 8  # some open further ones that begin like these
+    assert {trial.ended for trial in state.groups[0].trials} == {Status.FINISHED}
+    assert replayed(log).difference is None
+    again = log[: len(log) // 2]
+    told.resume(log[: len(log) // 2], remember=again.extend)
+    assert again == log
 
 
 @pytest.mark.parametrize("slots", [1, 2, 5])
@@ -315,12 +354,6 @@ SEARCHES = (
     Search(policy="pop", generator="tpe", trials=5, curves="last"),
 )
 SIMULATED = Simulation(source="toy:epochs=27", slots=3, share=True, searches=SEARCHES)
-
-
-def logged(simulation: Simulation) -> list[Step]:
-    log: list[Step] = []
-    simulation.run(remember=log.extend)
-    return log
 
 
 def test_searches_that_are_simulated_as_one_replay_and_resume_anywhere() -> None:

@@ -16,7 +16,9 @@ import pytest
 import paceline as pl
 from cli_kit import Here
 from paceline.api.studies import folded, replayed
+from paceline.core import decisions as d
 from paceline.core import events as e
+from paceline.engines.local.bests import Bests
 from paceline.machine.checks import complaints
 from paceline.plan.settings import key
 from paceline.store import open_store
@@ -115,6 +117,37 @@ def test_each_result_is_of_its_own_study(tmp_path: Path) -> None:
     # All that the first wants is wanted by the second too, and nothing by the third.
     assert one.summary().epochs_shared + half.summary().epochs_shared > 4 * EPOCHS // 2
     assert other.summary().epochs_shared == 0
+
+
+def test_what_is_to_be_beaten_is_the_best_of_one_s_own_study() -> None:
+    bests = Bests(study().spec)
+    for trial, group in enumerate((0, 1, 1)):
+        bests.open(group)
+        bests.launch(launch(trial))
+    assert bests.of(0) is None
+    said = [(0, 0.5), (1, 0.9), (2, 0.7), (1, 0.8), (0, 0.6), (2, None)]
+    assert [bests.beaten(report(*each)) for each in said] == [True, True, True, False, False, False]
+    assert [bests.of(attempt) for attempt in range(3)] == [0.5, 0.7, 0.7]
+    assert bests.together(1, 2)
+    assert not bests.together(0, 1)
+
+
+def launch(number: int) -> d.Launch:
+    return d.Launch(
+        attempt=number,
+        trial=number,
+        start=0,
+        source=None,
+        goal=EPOCHS,
+        save_at=(),
+        slots=(number,),
+        width=1.0,
+        why="it is tested",
+    )
+
+
+def report(attempt: int, loss: float | None) -> e.Reported:
+    return e.Reported(at=0.0, attempt=attempt, epoch=1, metrics={"loss": loss}, seconds=1.0)
 
 
 def log_in(store: str, name: str) -> list[Step]:
