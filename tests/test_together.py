@@ -59,7 +59,7 @@ def study(**options: Any) -> pl.Study:  # noqa: ANN401
 
 # The first two have half of their schedules in common; the third has none with anybody.
 HALF = {"lr": RATES, "kind": pl.choice([0, 1])}
-OTHER = {"lr": pl.choice([0.02, 0.3]), "kind": pl.choice([1])}
+OTHER = {"lr": pl.choice([0.02, 0.3]), "kind": pl.choice([2])}
 
 
 def studies() -> list[pl.Study]:

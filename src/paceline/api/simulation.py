@@ -204,7 +204,8 @@ def _spec_of(log: Sequence[Step]) -> StudySpec:
 
 def _default_name(options: Simulation) -> str:
     base = Path(options.source).name.removesuffix(".gz").removesuffix(".jsonl")
-    policy = "+".join(each.partition(":")[0] for each in joined(options.policy))
+    policies = [search.policy for search in options.searches or ()] or joined(options.policy)
+    policy = "+".join(each.partition(":")[0] for each in policies)
     return f"{base}-{policy}-s{options.slots}-{options.seed}"
 
 
