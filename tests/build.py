@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from paceline.engines.sim.cluster import Cluster
 from paceline.engines.sim.recorded import Recorded
 from paceline.testing.studies import Rehearsal, brains_for, spec_for, table
@@ -31,12 +33,13 @@ class Played(Rehearsal):
         workload: Workload | None = None,
         commands: dict[int, Command] | None = None,
         curves: CurveModel | None = None,
+        others: tuple[tuple[Policy, Generator], ...] = (),
         **spec: Any,  # noqa: ANN401
     ) -> None:
         described = spec_for(trace, **spec)
         super().__init__(
             described,
-            brains_for(trace, policy, allocator, generator),
+            replace(brains_for(trace, policy, allocator, generator), others=others),
             workload or Recorded(trace, share=described.share),
             Cluster(slots=slots, **(cluster or {})),
             commands,

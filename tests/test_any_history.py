@@ -171,7 +171,8 @@ class AnyHistory(RuleBasedStateMachine):
         for index in which:
             awaited = sorted(self.machine.state.questions.awaited)
             config = CONFIGS[index] if index < len(CONFIGS) else None
-            self.say(e.Proposed(at=self.at, number=awaited[0] if awaited else 99, config=config))
+            _, number = awaited[0] if awaited else (0, 99)
+            self.say(e.Proposed(at=self.at, number=number, config=config))
 
     @rule(asked=st.booleans())
     def somebody_wakes(self, asked: bool) -> None:

@@ -21,7 +21,7 @@ from paceline.api.studies import StudyList, StudyPage, TrialRow
 from paceline.api.summary import Summary
 from paceline.cli.environment import VARIABLES
 from paceline.cli.main import COMMANDS, commands
-from paceline.machine.glance import Best, CheckpointName, Forecasts, StudyRow
+from paceline.machine.glance import Best, CheckpointName, Forecasts, GroupRow, StudyRow
 from paceline.machine.sharing import Change, NodeRow, Sharing
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +38,7 @@ OBJECTS: dict[str, type[msgspec.Struct]] = {
     "Forecasts": Forecasts,
     "show": StudyPage,
     "A trial": TrialRow,
+    "A group": GroupRow,
     "best": Best,
     "A checkpoint's name": CheckpointName,
     "tree": Sharing,

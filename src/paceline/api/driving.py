@@ -26,7 +26,7 @@ from paceline.api.simulation import brains_of
 from paceline.core.decisions import EndCause
 from paceline.core.errors import PacelineWarning, SpecError, StudyFailed, StudyTerminated
 from paceline.core.events import FORMAT, Opened, Resumed, Submitted
-from paceline.engines.advice import Advice
+from paceline.engines.advice import advice_by
 from paceline.engines.local.devices import find_devices
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.mps import Mps
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from paceline.api.options import Options
     from paceline.core.decisions import Step
     from paceline.core.events import Adopted, AnyEvent, Command, Recalled
-    from paceline.core.ports import Store
-    from paceline.core.values import Config, StudySpec, Value
+    from paceline.core.ports import Adviser, Store
+    from paceline.core.values import Config, Part, StudySpec, Value
     from paceline.engines.local.devices import Devices
     from paceline.machine.state import StudyState
 
@@ -59,7 +59,8 @@ _GRACE_S = 5.0
 class Driver:
     """Runs one study. A context: what it starts ends with it.
 
-    `told` goes into the log beside the spec, for whoever takes the study up again.
+    `told` goes into the log beside the spec, for whoever takes the study up again. `generators` are
+    those of several studies driven as one, each with what a log cannot hold of it.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Driver:
         spec: StudySpec,
         options: Options,
         told: dict[str, Value] | None = None,
+        generators: Sequence[Part] = (),
     ) -> None:
         # The study's clock runs from here, so that a deadline counts starting too.
         self._called = time.monotonic()
@@ -85,14 +87,13 @@ class Driver:
             self.spec = spec if not self._log else _spec_of(self._log)
             self.files = self._folder(url)
             self._shelf = Shelf(self.files)
-            brains = brains_of(self.spec, generator_of(self.spec, options))
+            brains = brains_of(self.spec, generators or [generator_of(self.spec, options)])
             self.machine = Machine(brains)
             if self._log and self._ended():
                 self._shelf.sweep(self.machine.state.files.files)
                 return
-            curves = build("curve model", self.spec.curves)
-            advice = Advice(curves, brains.generator, self.machine.state)
-            self._engine = self._made(advice)
+            models = [build("curve model", study.curves) for study in self.spec.studies]
+            self._engine = self._made(advice_by(models, brains.generators, self.machine.state))
         except BaseException:
             self.close()
             raise
@@ -116,6 +117,13 @@ class Driver:
         """What was found so far."""
         log = list(self._store.read(self.spec.name))
         return Result(self.machine.state, log, self.files, self._options.get("store"))
+
+    @property
+    def results(self) -> list[Result]:
+        """What each of several studies driven as one has found so far."""
+        log, url = list(self._store.read(self.spec.name)), self._options.get("store")
+        state = self.machine.state
+        return [Result(state, log, self.files, url, group) for group in state.groups or ()]
 
     def begin(self, watch: Watch | None = None) -> None:
         """Open the study, or take it up again where its log ends."""
@@ -274,7 +282,7 @@ class Driver:
             self.machine.fold(step)
         return self.machine.over
 
-    def _made(self, advice: Advice) -> LocalEngine:
+    def _made(self, advice: Adviser) -> LocalEngine:
         devices = self._shared(find_devices(self._options.get("slots")))
         hang = self._options.get("hang")
         return LocalEngine(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from paceline.core.decisions import Step
+    from paceline.machine.groups import Group
     from paceline.machine.records import Trial
     from paceline.machine.state import StudyState
 
@@ -73,12 +74,19 @@ class TrialResult(Struct, frozen=True, kw_only=True):
 
 
 class Result:
-    """What came of a study."""
+    """What came of a study; of several driven as one, of one. The log is then that of all."""
 
     def __init__(
-        self, state: StudyState, log: Sequence[Step], files: Path, store: str | None = None
+        self,
+        state: StudyState,
+        log: Sequence[Step],
+        files: Path,
+        store: str | None = None,
+        group: Group | None = None,
     ) -> None:
-        self._state = state
+        # Kept, since a group has no hold on it.
+        self._whole = state
+        self._state = group or state
         self._log = log
         self._files = files
         # Where the study is kept; None: nowhere.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from paceline.api.summary import Summary
     from paceline.core.decisions import Entry
     from paceline.core.values import Config
-    from paceline.machine.glance import Best, Forecasts, Speeds, StudyRow
+    from paceline.machine.glance import Best, Forecasts, GroupRow, Speeds, StudyRow
     from paceline.machine.replay import Difference
 
 
@@ -156,12 +156,14 @@ def paged(page: StudyPage) -> RenderableType:
         **({"speeds": _speeds(study.speeds)} if study.speeds else {}),
         "best": _best_line(study.metric, study.best_value, study.best_epoch, study.best_trial),
     }
-    table = _table(">trial", "status", ">epoch", ">best", ">at", "config")
+    whose = ["study"] if page.groups else []
+    table = _table(">trial", *whose, "status", ">epoch", ">best", ">at", "config")
     for column in table.columns[:-1]:
         column.no_wrap = True  # where there is little room, the config gives way
     for trial in page.trials:
         table.add_row(
             str(trial.trial),
+            *([trial.group or ""] if page.groups else []),
             trial.status,
             f"{trial.epoch}/{trial.goal}",
             _number(trial.best_value),
@@ -170,7 +172,23 @@ def paged(page: StudyPage) -> RenderableType:
         )
     hidden = study.trials - len(page.trials)
     rest = [f"and {hidden} more: --limit shows them."] if hidden else []
-    return Group(panel(study.name, rows), table, *rest)
+    several = [_several(page.groups)] if page.groups else []
+    return Group(panel(study.name, rows), *several, table, *rest)
+
+
+def _several(groups: Sequence[GroupRow]) -> RenderableType:
+    """Return the studies that are driven as one, in their order."""
+    table = _table("study", "policy", "status", ">trials", ">best", ">slot time")
+    for group in groups:
+        table.add_row(
+            group.name,
+            group.policy,
+            _status(group),
+            str(group.trials),
+            _number(group.best_value),
+            span(group.slot_seconds),
+        )
+    return table
 
 
 def _speeds(speeds: Speeds) -> str:
@@ -294,7 +312,7 @@ def panel(title: str, rows: dict[str, str]) -> RenderableType:
     return Panel(grid, title=Text(title), title_align="left", box=box.ROUNDED)
 
 
-def _status(study: StudyRow) -> str:
+def _status(study: StudyRow | GroupRow) -> str:
     return study.status if study.end is None else f"ended: {study.end}"
 
 

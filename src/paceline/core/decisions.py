@@ -33,6 +33,8 @@ class Open(Decision, frozen=True, kw_only=True):
     # The trial whose settings this one shares up to `branch`, where it was forked from one.
     source: TrialId | None = None
     branch: int | None = None
+    # Whose trial it is, where several studies are driven as one.
+    group: int = 0
 
 
 class Go(Decision, frozen=True, kw_only=True):
@@ -74,7 +76,9 @@ class Credit(Decision, frozen=True, kw_only=True):
 
 
 class Close(Decision, frozen=True, kw_only=True):
-    """Open no further trials."""
+    """Open no further trials, or none of one group."""
+
+    group: int = 0
 
 
 # What becomes of attempts: given by the machine, carried out by the engine.
@@ -143,6 +147,7 @@ class AskProposal(Decision, frozen=True, kw_only=True):
     """Ask a generator that is not a function of the log for a config."""
 
     number: int
+    group: int = 0
 
 
 class WakeAt(Decision, frozen=True, kw_only=True):
@@ -178,6 +183,13 @@ class EndCause(StrEnum):
     QUIET = "quiet"
 
 
+class Leave(Decision, frozen=True, kw_only=True):
+    """End one of several studies that are driven as one; the others go on."""
+
+    group: int
+    cause: EndCause
+
+
 class End(Decision, frozen=True, kw_only=True):
     """End the study. The last decision of every log."""
 
@@ -203,6 +215,7 @@ AnyDecision: TypeAlias = (
     | WakeAt
     | Provide
     | Retire
+    | Leave
     | End
 )
 

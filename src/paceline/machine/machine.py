@@ -17,7 +17,9 @@ from paceline.core import events as e
 from paceline.core.decisions import Step
 from paceline.core.ports import Allocator, Fork, Generator, Policy, sees_nothing
 from paceline.core.values import Status
+from paceline.machine.ending import end, number_of
 from paceline.machine.filling import Filler, dispensable
+from paceline.machine.groups import Audience
 from paceline.machine.orders import order_for
 from paceline.machine.state import StudyState
 from paceline.machine.tidying import beyond_budget, superfluous
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import AnyDecision, Entry
     from paceline.core.ports import Verdict
+    from paceline.machine.groups import Group
     from paceline.machine.records import Trial
 
 
@@ -42,6 +45,18 @@ class Brains(Struct, frozen=True):
     policy: Policy
     generator: Generator
     allocator: Allocator
+    # Where several studies are driven as one: who thinks for those after the first.
+    others: tuple[tuple[Policy, Generator], ...] = ()
+
+    @property
+    def each(self) -> tuple[tuple[Policy, Generator], ...]:
+        """Who thinks for each group; for a study that stands alone, for it."""
+        return ((self.policy, self.generator), *self.others)
+
+    @property
+    def generators(self) -> list[Generator]:
+        """Each group's generator."""
+        return [generator for _, generator in self.each]
 
 
 class Machine:
@@ -49,8 +64,11 @@ class Machine:
 
     def __init__(self, brains: Brains) -> None:
         self.state = StudyState()
-        self._policy = brains.policy
-        sees = (brains.policy.see, brains.generator.see, brains.allocator.see)
+        self._policies = [policy for policy, _ in brains.each]
+        sees: list[Callable[[Entry, StudyState], None]]
+        sees = [brains.policy.see, brains.generator.see, brains.allocator.see]
+        if brains.others:
+            sees = [Audience(brains.each).see, brains.allocator.see]
         self._sees = tuple(see for see in sees if see is not sees_nothing)
         self._filler = Filler(brains)
         self._out: list[AnyDecision] = []
@@ -149,17 +167,17 @@ class Machine:
         failed = sum(each.ended is Status.FAILED for each in self.state.trials)
         if not self.state.epochs_trained and failed >= _HOPELESS:
             why = f"the first {failed} trials failed before their first report{note}"
-            self._end(d.EndCause.FAILED, why)
+            end(self, self.state, d.EndCause.FAILED, why)
 
     def _subject(self, event: e.Forecasted | e.Woke) -> None:
         trial = self.state.subject
         if trial is not None and trial.alive:
-            self._judge(trial)
+            self._judge(trial, self._view(trial))
 
     def _commanded(self, event: e.Commanded) -> None:
         match event.command:
             case e.StopStudy():
-                self._end(d.EndCause.COMMAND, "a command asked for it")
+                end(self, self.state, d.EndCause.COMMAND, "a command asked for it")
             case e.ChangeSlots(by=by) if by > 0:
                 self.decide(d.Provide(slots=by, why=f"a command gives {by} more"))
             case e.ChangeSlots(by=by):
@@ -182,24 +200,29 @@ class Machine:
 
     def _news(self, trial: Trial) -> None:
         """React to one more epoch seen: the target, then the policy."""
-        state = self.state
-        if state.end is None and (state.spec.budget.target is None or not self._reached(trial)):
-            self._judge(trial)
+        view = self._view(trial)
+        if view.end is None and (view.spec.budget.target is None or not self._reached(trial, view)):
+            self._judge(trial, view)
 
-    def _judge(self, trial: Trial) -> None:
-        for verdict in self._policy.judge(trial, self.state):
-            self._carry_out(verdict)
-            if self.state.end is not None:
+    def _view(self, trial: Trial) -> StudyState | Group:
+        """Return the study that the trial belongs to: its group, where there are several."""
+        groups = self.state.groups
+        return self.state if groups is None else groups[trial.group]
+
+    def _judge(self, trial: Trial, view: StudyState | Group) -> None:
+        for verdict in self._policies[trial.group].judge(trial, view):
+            self._carry_out(verdict, view)
+            if view.end is not None:
                 return
 
-    def _carry_out(self, verdict: Verdict) -> None:
+    def _carry_out(self, verdict: Verdict, view: StudyState | Group) -> None:
         """Turn a verdict into a decision; one that changes nothing is none."""
         state = self.state
         if isinstance(verdict, d.End):
-            self._end(d.EndCause.POLICY, verdict.why)
+            end(self, view, d.EndCause.POLICY, verdict.why)
         elif isinstance(verdict, d.Close):
-            if not state.closed:
-                self.decide(verdict)
+            if not view.closed:
+                self.decide(d.Close(group=number_of(view), why=verdict.why))
         elif verdict.trial is None or state.trials[verdict.trial].alive:
             if isinstance(verdict, Fork):
                 self._fork(verdict)
@@ -234,13 +257,14 @@ class Machine:
                 until=min(verdict.until, state.spec.epochs),
                 source=source.id,
                 branch=verdict.epoch,
+                group=source.group,
                 why=verdict.why,
             )
         )
         self.credit(state.trials[child])
 
-    def _reached(self, trial: Trial) -> bool:
-        spec = self.state.spec
+    def _reached(self, trial: Trial, view: StudyState | Group) -> bool:
+        spec = view.spec
         target = spec.budget.target
         if target is None or trial.epoch < target.over:
             return False
@@ -251,9 +275,11 @@ class Machine:
         mean = f", mean of the last {target.over} reports," if target.over > 1 else ""
         # Whoever is there before having learned anything was never looking for this.
         doubt = "; even the first report is past it: check its sign, and mode" * (
-            self.state.reports == target.over
+            view.reports == target.over
         )
-        self._end(
+        end(
+            self,
+            view,
             d.EndCause.TARGET,
             f"trial {trial.id} reached {spec.metric} {spec.sign * loss:.6g}{mean} at epoch "
             f"{trial.epoch}: the target is {target.value:.6g}{doubt}",
@@ -301,17 +327,14 @@ class Machine:
         state = self.state
         deadline = state.deadline_s
         if deadline is not None and state.now >= deadline:
-            self._end(d.EndCause.DEADLINE, f"the deadline of {deadline:g} s has come")
+            end(self, state, d.EndCause.DEADLINE, f"the deadline of {deadline:g} s has come")
             return True
         limit = state.spec.budget.slot_seconds
         # Sums of many floats: what is used up but for a billionth is used up.
         if limit is not None and state.slot_seconds >= limit * (1 - 1e-9):
-            self._end(d.EndCause.SLOT_SECONDS, f"{limit:g} slot-seconds are used up")
+            end(self, state, d.EndCause.SLOT_SECONDS, f"{limit:g} slot-seconds are used up")
             return True
         return False
-
-    def _end(self, cause: d.EndCause, why: str) -> None:
-        self.decide(d.End(cause=cause, why=why))
 
 
 def _reason(before: int, after: int) -> str:

@@ -15,6 +15,7 @@ from paceline.core.values import NO_LOSS, Status, StudySpec, TrialId, loss_of
 from paceline.machine.adoption import Adoptions
 from paceline.machine.files import File, Files
 from paceline.machine.foresight import Foresight
+from paceline.machine.groups import Groups
 from paceline.machine.meter import Meter
 from paceline.machine.paces import Paces
 from paceline.machine.questions import Questions
@@ -82,8 +83,9 @@ class StudyState:
         # Whether trials may have other widths than one slot; what trials on the move go on with.
         self.elastic = False
         self.moving: dict[TrialId, float] = {}
-        self._sign = 1.0
-        self._metric = ""
+        # What is known of each of several studies driven as one; None where there is one alone.
+        self.groups: Groups | None = None
+        self._sign, self._metric = 1.0, ""
 
     @property
     def ready(self) -> Collection[TrialId]:
@@ -116,6 +118,8 @@ class StudyState:
         self.delivered = self.departed = ()
         _FOLD[type(entry)](self, entry)
         self.number += 1
+        if self.groups is not None:
+            self.groups.take(entry, self)
 
     # Events
 
@@ -128,6 +132,7 @@ class StudyState:
         self._sign = event.spec.sign
         self._metric = event.spec.metric
         self.elastic = event.spec.span > 1 or event.spec.pack > 1
+        self.groups = Groups(self) if event.spec.groups else None
 
     def _resumed(self, event: e.Resumed) -> None:
         self._tick(event.at)
@@ -291,12 +296,12 @@ class StudyState:
         trial = Trial(decision.trial, decision.config, leaf, spec)
         trial.opened_at = self.now
         trial.source = decision.source
+        trial.group = decision.group
         self.trials.append(trial)
         self.live += 1
         if decision.source is None:
             self.taken += 1
-            if self.questions.offers:
-                self.questions.offers.popleft()
+            self.questions.opened(decision.group)
         trial.goal = decision.until
         self.rides.want(trial)
         free_of_cost = trial.attempt is None and trial.id not in self.rides.ready
@@ -340,13 +345,7 @@ class StudyState:
             raise LogError(f"attempt {decision.attempt} was launched out of turn.")
         self.launches += 1
         self.moving.pop(decision.trial, None)
-        attempt = Attempt(decision.attempt, self.trials[decision.trial], decision.start)
-        attempt.source = decision.source
-        attempt.goal = decision.goal
-        attempt.save_at = decision.save_at
-        attempt.slots = decision.slots
-        attempt.width = decision.width
-        attempt.launched_at = self.now
+        attempt = Attempt.launched(decision, self.trials[decision.trial], self.now)
         self.attempts[attempt.id] = attempt
         self.slots.take(decision.slots, decision.width)
         self.meter.start(decision.width, self.now)
@@ -433,5 +432,6 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     d.AskProposal: lambda state, ask: state.questions.ask_proposal(ask),
     d.WakeAt: lambda state, ask: state.questions.ask_wake(ask),
     d.Provide: _nothing,  # CapacityChanged answers
+    d.Leave: _nothing,  # the groups' own fold takes it
     d.End: StudyState._ended,
 }

@@ -46,11 +46,11 @@ def beyond_budget(state: StudyState) -> list[Name]:
     files = state.files
     if limit is None or files.bytes <= limit:
         return []
-    best = _best_name(state)
+    best = set(_best_names(state))
     order = sorted(
         (trial.ended is None, -trial.best_loss, trial.id, name)
         for name, (_, _, trial) in files.files.items()
-        if name != best and trial.status is not Status.RUNNING
+        if name not in best and trial.status is not Status.RUNNING
     )
     given: list[Name] = []
     left = files.bytes
@@ -63,9 +63,7 @@ def beyond_budget(state: StudyState) -> list[Name]:
 
 
 def _needed(state: StudyState, trials: Iterable[Trial]) -> Iterator[Name]:
-    best = _best_name(state)
-    if best is not None:
-        yield best
+    yield from _best_names(state)
     for trial in trials:
         # A finished trial's last checkpoint is its result; a stopped one's is nothing.
         if trial.alive or trial.ended is Status.FINISHED:
@@ -99,8 +97,11 @@ def _branches_at(trial: Trial, epoch: int) -> bool:
     return False
 
 
-def _best_name(state: StudyState) -> Name | None:
-    if state.best is None or state.best_loss == NO_LOSS:
-        return None
-    attempt = (node_of(state.best.leaf, state.best_epoch).saves or {}).get(state.best_epoch)
-    return None if attempt is None else (attempt, state.best_epoch)
+def _best_names(state: StudyState) -> Iterator[Name]:
+    """Yield the checkpoint of the best; of several studies driven as one, of each one's."""
+    for view in state.groups or (state,):
+        if view.best is not None and view.best_loss < NO_LOSS:
+            epoch = view.best_epoch
+            attempt = (node_of(view.best.leaf, epoch).saves or {}).get(epoch)
+            if attempt is not None:
+                yield attempt, epoch

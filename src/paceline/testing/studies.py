@@ -20,7 +20,7 @@ from paceline.core.ports import Crash, Outcome
 from paceline.core.rng import stream
 from paceline.core.values import Config, Mode, Part, StudySpec
 from paceline.curves.last import Last
-from paceline.engines.advice import Advice
+from paceline.engines.advice import advice_by
 from paceline.engines.loop import run
 from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.engines.sim.engine import SimEngine
@@ -158,7 +158,8 @@ class Rehearsal:
         self.brains = brains
         self.machine = Machine(brains)
         self.state = self.machine.state
-        advice = Advice(curves or Last(), brains.generator, self.state)
+        models = [curves or Last() for _ in brains.each]
+        advice = advice_by(models, brains.generators, self.state)
         self.engine = SimEngine(workload, cluster, advice)
         self.steps: list[Step] = []
         # After so many steps somebody sends this command.

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.core.values import loss_of
 from paceline.engines.local.beside import Beside
+from paceline.engines.local.bests import Bests
 from paceline.engines.local.briefing import Briefing
 from paceline.engines.local.clock import Clock
 from paceline.engines.local.past import Past
@@ -66,8 +66,7 @@ class LocalEngine:
         self._past = Past()
         # Those who have said that they saved: at their goal they go, unless it is moved on.
         self._parked: list[Life] = []
-        # The best loss so far: whoever beats it saves at once.
-        self._best: float | None = None
+        self._bests = Bests(spec)
         self._slots = list(range(devices.slots))
         # Slots whose GPUs were there and cannot be found any more.
         self._lost: set[int] = set()
@@ -97,10 +96,14 @@ class LocalEngine:
             for save in event.saves:
                 self._shelf.saved((event.attempt, save.epoch), save.digest)
         elif isinstance(event, e.Reported):
-            self._better(event)
+            self._bests.beaten(event)
+        elif isinstance(event, e.Ended):
+            self._bests.gone(event.attempt)
         for decision in step.decisions:
             if isinstance(decision, d.Open):
-                self._configs.append(decision.config)
+                self._open_trial(decision)
+            elif isinstance(decision, d.Launch):
+                self._bests.launch(decision)
 
     def wait(self, patience: float | None = None) -> Sequence[e.AnyEvent] | None:
         """Return what has happened, in order; wait where nothing has."""
@@ -196,7 +199,7 @@ class LocalEngine:
                     memory=message.memory,
                 )
                 self._told.append(report)
-                if self._better(report):
+                if self._bests.beaten(report):
                     self._spread_best(life)
                 if saved is not None:
                     self.hear(member, saved)
@@ -235,6 +238,7 @@ class LocalEngine:
             if not self._lost.isdisjoint(life.slots):
                 life.cause, life.note = e.Cause.LOST, _GPU_GONE
         cause, note = life.ended()
+        self._bests.gone(life.id)
         self._shelf.clear(life.id, told_all=cause in (e.Cause.GOAL, e.Cause.FINISHED))
         at = self._clock.strike()
         self._told.append(e.Ended(at=at, attempt=life.id, cause=cause, note=note))
@@ -257,18 +261,12 @@ class LocalEngine:
         self._look_at_gpus()
         self._clock.after(self._patience.look_s, self._keep_looking)
 
-    def _better(self, report: e.Reported) -> bool:
-        loss = loss_of(report.metrics.get(self._spec.metric), self._spec.sign)
-        if loss < (math.inf if self._best is None else self._best):
-            self._best = loss
-            return True
-        return False
-
     def _spread_best(self, source: Life) -> None:
-        assert self._best is not None
+        best = self._bests.of(source.id)
+        assert best is not None
         for life in self._staff.lives.values():
-            if life is not source:
-                life.tell_best(self._best)
+            if life is not source and self._bests.together(life.id, source.id):
+                life.tell_best(best)
 
     def _look_for_hanging(self) -> None:
         limit = self._patience.hang_s
@@ -284,9 +282,12 @@ class LocalEngine:
 
     def _open_trial(self, decision: d.Open) -> None:
         self._configs.append(decision.config)
+        self._bests.open(decision.group)
 
     def _launch(self, decision: d.Launch) -> None:
-        begins = self._briefing.of(decision, self._configs[decision.trial], self._best)
+        self._bests.launch(decision)
+        best = self._bests.of(decision.attempt)
+        begins = self._briefing.of(decision, self._configs[decision.trial], best)
         self._staff.hire(decision, begins, self._shelf.log(decision.attempt))
 
     def _amend(self, decision: d.Amend) -> None:
