@@ -33,6 +33,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "kill_below": "paceline.policies.kill_below:KillBelow",
         "median": "paceline.policies.median:Median",
         "pasha": "paceline.policies.pasha:Pasha",
+        "pbt": "paceline.policies.pbt:Pbt",
         "plateau": "paceline.policies.plateau:Plateau",
         "pop": "paceline.policies.pop:Pop",
         "sha": "paceline.policies.sha:Sha",

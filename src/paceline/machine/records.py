@@ -42,6 +42,7 @@ class Trial:
         "leaf",
         "least",
         "loss",
+        "mark",
         "opened_at",
         "source",
         "spec",
@@ -57,6 +58,8 @@ class Trial:
         self.source: TrialId | None = None
         self.epoch = 0
         self.goal = 0
+        # The last epoch at which it was to leave a checkpoint for others; 0: at none.
+        self.mark = 0
         self.loss = NO_LOSS
         self.best_loss = NO_LOSS
         self.best_epoch = 0

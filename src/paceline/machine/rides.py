@@ -28,8 +28,11 @@ class Rides:
         # Attempts whose members or goals changed since their orders were last looked at.
         self.touched: dict[int, Attempt] = {}
 
-    def want(self, trial: Trial) -> None:
-        """Put the trial's wish for every epoch up to its goal on the tree, and find a ride."""
+    def want(self, trial: Trial, *, save: bool = False) -> None:
+        """Put the trial's wish for every epoch up to its goal on the tree, and find a ride.
+
+        Where it is to `save`, the attempt leaves a checkpoint before it goes on.
+        """
         for node in way(trial.leaf):
             wanted = node.end > trial.epoch and node.start < trial.goal
             if wanted and trial not in node.wanted:
@@ -38,6 +41,10 @@ class Rides:
             self.touched[trial.attempt.id] = trial.attempt
         elif trial.id not in self.ready:
             self.attach(trial)
+        if save:
+            trial.mark, attempt = trial.epoch, trial.attempt
+            if attempt is not None and attempt.epoch == trial.mark:
+                attempt.save_at = (*attempt.save_at, trial.mark)
 
     def forget(self, trial: Trial) -> None:
         """Take the trial's wishes back: it has what it wanted, or wants nothing any more."""

@@ -309,7 +309,7 @@ class StudyState:
     def _go(self, decision: d.Go) -> None:
         trial = self.trials[decision.trial]
         trial.goal = decision.until
-        self.rides.want(trial)
+        self.rides.want(trial, save=decision.save)
 
     def _cut(self, decision: d.Cut) -> None:
         trial = self.trials[decision.trial]

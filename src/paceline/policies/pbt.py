@@ -1,0 +1,160 @@
+"""Population based training: the worst go on as copies of the best, with other hyperparameters.
+
+Rule: a population trains in intervals. A member that comes to an interval's end and is among the
+worst `quantile` of the living members' last scores is stopped. In its place a trial opens that is
+one of the best `quantile`, drawn by lot, up to the epoch of that one's score, and from there on has
+explored values: each is drawn anew with probability `resample`, else multiplied by 0.8 or 1.2, or
+moved to a neighbouring option.
+
+Jaderberg et al., "Population Based Training of Neural Networks", 2017, with the rules of Ray Tune.
+Changed against them: (1) a copy is a branch of the plan and starts from the checkpoint that its
+source left there; (2) it has no score before it has trained an interval of its own; (3) a member
+is replaced only by one that is better than itself; (4) with fewer slots than members, whoever is
+furthest behind trains next.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from paceline.core.decisions import Go, Open, Pause
+from paceline.core.errors import SpecError
+from paceline.core.events import Opened
+from paceline.core.ports import Fork, Pick
+from paceline.core.rng import stream
+from paceline.core.values import NO_LOSS, Status
+from paceline.policies.exploring import Explorer
+from paceline.policies.given import boundary_of, one_or_more
+from paceline.policies.saying import value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.core.decisions import Entry
+    from paceline.core.ports import Verdict
+    from paceline.core.values import StudySpec, TrialId
+    from paceline.core.views import StudyView, TrialView
+
+
+class Pbt:
+    """Exploit, explore, and train on."""
+
+    def __init__(
+        self,
+        *,
+        population: int = 8,
+        interval: int | None = None,
+        quantile: float = 0.25,
+        resample: float = 0.25,
+        explore: str | list[str] = "",
+    ) -> None:
+        one_or_more("pbt: population", population)
+        one_or_more("pbt: interval", interval)
+        if not 0 < quantile <= 0.5:
+            raise SpecError(
+                f"pbt: quantile={quantile:g} cannot be meant: give more than 0, at most 0.5."
+            )
+        if not 0 <= resample <= 1:
+            raise SpecError(f"pbt: resample={resample:g} cannot be meant: give one from 0 to 1.")
+        self._given = interval
+        self._interval = 1
+        self._quantile = quantile
+        self._resample = resample
+        # Names of dimensions, as a list or in one string with blanks between them.
+        self._named = explore.split() if isinstance(explore, str) else explore
+        self._explorer: Explorer | None = None
+        # Members that are still to be trained to their end.
+        self._places = population
+        # The living members, and the loss and the epoch of their last interval's end.
+        self._scores: dict[TrialId, tuple[float, int] | None] = {}
+
+    def see(self, entry: Entry, study: StudyView) -> None:
+        for trial in study.delivered:
+            # A copy is credited with what its source has done: that is no score of its own.
+            if trial.id in self._scores and trial.epoch == trial.goal:
+                self._scores[trial.id] = trial.loss, trial.epoch
+        for trial in study.departed:
+            if self._scores.pop(trial.id, self) is not self:
+                self._places -= trial.status is Status.FINISHED
+        if isinstance(entry, Open):
+            self._scores[entry.trial] = None
+        elif isinstance(entry, Opened):
+            self._open(entry.spec)
+
+    def _open(self, spec: StudySpec) -> None:
+        if not spec.share:
+            raise SpecError(
+                "policy 'pbt' lets trials go on from each other's checkpoints, and this study "
+                "shares nothing: say share=True (--share in the simulator)."
+            )
+        self._interval = boundary_of(self._given, spec.epochs)
+        self._explorer = Explorer(spec, self._named)
+
+    def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        if not trial.alive or trial.epoch < trial.goal:
+            return ()
+        fork = self._fork(trial, study)
+        if fork is not None:
+            return (fork,)
+        behind = self._next_of(study, trial.epoch)
+        if behind is not None or self._wanted(study):
+            who = "a new one" if behind is None else f"trial {behind.id}"
+            why = f"{who} is behind it, with fewer than {trial.epoch} epochs"
+            return (Pause(trial=trial.id, why=why),)
+        until = self._until(trial.epoch, study)
+        why = f"it is not among the worst at epoch {trial.epoch}"
+        return (Go(trial=trial.id, until=until, save=True, why=why),)
+
+    def next(self, study: StudyView) -> Pick | None:
+        if study.new:
+            return Pick(None, self._until(0, study), "the population is not complete")
+        trial = self._next_of(study, study.spec.epochs)
+        if trial is None:
+            return None
+        return Pick(trial.id, self._until(trial.epoch, study), "nobody who waits is further behind")
+
+    def admit(self, study: StudyView) -> int | None:
+        return self._places
+
+    def _wanted(self, study: StudyView) -> bool:
+        return study.live < self._places and not study.closed
+
+    def _until(self, epoch: int, study: StudyView) -> int:
+        return min(epoch + self._interval, study.spec.epochs)
+
+    def _next_of(self, study: StudyView, epoch: int) -> TrialView | None:
+        """Return the member without a slot that is furthest behind, if it is behind this epoch."""
+        members = (study.trials[number] for number in self._scores)
+        behind = [
+            each for each in members if each.epoch < epoch and each.status is not Status.RUNNING
+        ]
+        return min(behind, key=lambda each: (each.epoch, each.id), default=None)
+
+    def _fork(self, trial: TrialView, study: StudyView) -> Fork | None:
+        """Return the fork that replaces a member, where it is among the worst."""
+        ranked = sorted(
+            (score[0], number) for number, score in self._scores.items() if score is not None
+        )
+        count = min(math.ceil(len(ranked) * self._quantile), len(ranked) // 2)
+        better = sum(loss < trial.loss for loss, _ in ranked)
+        if not count or better < len(ranked) - count:
+            return None
+        rng = stream(study.spec.seed, "pbt", trial.id, trial.epoch)
+        loss, number = ranked[int(rng.random() * count)]
+        score = self._scores[number]
+        if not loss < min(trial.loss, NO_LOSS) or score is None or self._explorer is None:
+            return None
+        source, spec, epoch = study.trials[number], study.spec, score[1]
+        why = (
+            f"{spec.metric} {value(trial.loss, spec)} at epoch {trial.epoch} is among the worst "
+            f"{count} of {len(ranked)}, and trial {number} has {value(loss, spec)} at {epoch}"
+        )
+        return Fork(
+            trial=trial.id,
+            source=number,
+            epoch=epoch,
+            changes=self._explorer.changes(source.config, self._resample, rng),
+            until=self._until(epoch, study),
+            why=why,
+        )
