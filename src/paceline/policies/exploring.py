@@ -56,10 +56,10 @@ class Explorer:
         changed: Config = {}
         for dimension in self._explored:
             top, *inner = dimension.path
-            value = changed.get(str(top), last_piece(config[str(top)]))
+            value: Value = changed.get(str(top), last_piece(config[str(top)]))
             # Two draws for each dimension, so that none depends on what became of another.
             whether, which = rng.random(), rng.random()
-            old = value
+            old: Value = value
             for step in inner:
                 old = old[step]
             new = dimension.at(which) if whether < resample else _varied(dimension, old, which)
@@ -107,7 +107,7 @@ def _replaced(value: Value, path: Sequence[str | int], new: Value) -> Value:
     if not path:
         return new
     step, *rest = path
-    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy: Value = dict(value) if isinstance(value, dict) else list(value)
     copy[step] = _replaced(value[step], rest, new)
     return copy
 

@@ -1,16 +1,17 @@
 """Population based training: the worst go on as copies of the best, with other hyperparameters.
 
 Rule: a population trains in intervals. A member that comes to an interval's end and is among the
-worst `quantile` of the living members' last scores is stopped. In its place a trial opens that is
-one of the best `quantile`, drawn by lot, up to the epoch of that one's score, and from there on has
+worst `quantile` of the living members there is stopped. In its place a trial opens that is one of
+the best `quantile`, drawn by lot, up to that one's last interval's end, and from there on has
 explored values: each is drawn anew with probability `resample`, else multiplied by 0.8 or 1.2, or
 moved to a neighbouring option.
 
 Jaderberg et al., "Population Based Training of Neural Networks", 2017, with the rules of Ray Tune.
 Changed against them: (1) a copy is a branch of the plan and starts from the checkpoint that its
-source left there; (2) it has no score before it has trained an interval of its own; (3) a member
-is replaced only by one that is better than itself; (4) with fewer slots than members, whoever is
-furthest behind trains next.
+source left there; (2) it has no score before it has trained an interval of its own; (3) members
+are compared at the same epoch, with their last score where they have not come so far; (4) a member
+is replaced only by one that is better; (5) with fewer slots than members, whoever is furthest
+behind trains next, and whoever waits for it is compared again when it has come.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class Pbt:
             if trial.id in self._scores and trial.epoch == trial.goal:
                 self._scores[trial.id] = trial.loss, trial.epoch
         for trial in study.departed:
-            if self._scores.pop(trial.id, self) is not self:
-                self._places -= trial.status is Status.FINISHED
+            self._scores.pop(trial.id, None)
+            self._places -= trial.status is Status.FINISHED
         if isinstance(entry, Open):
             self._scores[entry.trial] = None
         elif isinstance(entry, Opened):
@@ -94,17 +95,23 @@ class Pbt:
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
         if not trial.alive or trial.epoch < trial.goal:
             return ()
-        fork = self._fork(trial, study)
-        if fork is not None:
-            return (fork,)
+        # Whoever waits has come here before others of its round: it is looked at again.
+        members = (study.trials[number] for number in self._scores)
+        waiting = [each for each in members if each.status is Status.WAITING]
+        forks = [fork for each in waiting if (fork := self._fork(each, study)) is not None]
+        if any(fork.trial == trial.id for fork in forks):
+            return forks
+        return [*forks, self._goes_on(trial, study)]
+
+    def _goes_on(self, trial: TrialView, study: StudyView) -> Verdict:
         behind = self._next_of(study, trial.epoch)
-        if behind is not None or self._wanted(study):
+        if behind is not None or (study.live < self._places and not study.closed):
             who = "a new one" if behind is None else f"trial {behind.id}"
             why = f"{who} is behind it, with fewer than {trial.epoch} epochs"
-            return (Pause(trial=trial.id, why=why),)
+            return Pause(trial=trial.id, why=why)
         until = self._until(trial.epoch, study)
         why = f"it is not among the worst at epoch {trial.epoch}"
-        return (Go(trial=trial.id, until=until, save=True, why=why),)
+        return Go(trial=trial.id, until=until, save=True, why=why)
 
     def next(self, study: StudyView) -> Pick | None:
         if study.new:
@@ -117,9 +124,6 @@ class Pbt:
     def admit(self, study: StudyView) -> int | None:
         return self._places
 
-    def _wanted(self, study: StudyView) -> bool:
-        return study.live < self._places and not study.closed
-
     def _until(self, epoch: int, study: StudyView) -> int:
         return min(epoch + self._interval, study.spec.epochs)
 
@@ -131,10 +135,16 @@ class Pbt:
         ]
         return min(behind, key=lambda each: (each.epoch, each.id), default=None)
 
+    def _loss_by(self, member: TrialView, score: tuple[float, int], epoch: int) -> float:
+        """Return a member's loss at that epoch, or its last score where it is not so far yet."""
+        return score[0] if score[1] <= epoch else member.losses[epoch - 1]
+
     def _fork(self, trial: TrialView, study: StudyView) -> Fork | None:
         """Return the fork that replaces a member, where it is among the worst."""
         ranked = sorted(
-            (score[0], number) for number, score in self._scores.items() if score is not None
+            (self._loss_by(study.trials[number], score, trial.epoch), number)
+            for number, score in self._scores.items()
+            if score is not None
         )
         count = min(math.ceil(len(ranked) * self._quantile), len(ranked) // 2)
         better = sum(loss < trial.loss for loss, _ in ranked)
@@ -147,8 +157,9 @@ class Pbt:
             return None
         source, spec, epoch = study.trials[number], study.spec, score[1]
         why = (
-            f"{spec.metric} {value(trial.loss, spec)} at epoch {trial.epoch} is among the worst "
-            f"{count} of {len(ranked)}, and trial {number} has {value(loss, spec)} at {epoch}"
+            f"trial {trial.id} with {spec.metric} {value(trial.loss, spec)} at epoch "
+            f"{trial.epoch} is among the worst {count} of {len(ranked)}, and trial {number} with "
+            f"{value(loss, spec)} among the best"
         )
         return Fork(
             trial=trial.id,
