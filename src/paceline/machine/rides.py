@@ -28,10 +28,10 @@ class Rides:
         # Attempts whose members or goals changed since their orders were last looked at.
         self.touched: dict[int, Attempt] = {}
 
-    def want(self, trial: Trial, *, save: bool = False) -> None:
+    def want(self, trial: Trial, mark: int = 0) -> None:
         """Put the trial's wish for every epoch up to its goal on the tree, and find a ride.
 
-        Where it is to `save`, the attempt leaves a checkpoint before it goes on.
+        At the epoch `mark` others may branch: an attempt that stands there saves before it goes on.
         """
         for node in way(trial.leaf):
             wanted = node.end > trial.epoch and node.start < trial.goal
@@ -41,10 +41,12 @@ class Rides:
             self.touched[trial.attempt.id] = trial.attempt
         elif trial.id not in self.ready:
             self.attach(trial)
-        if save:
-            trial.mark, attempt = trial.epoch, trial.attempt
-            if attempt is not None and attempt.epoch == trial.mark:
-                attempt.save_at = (*attempt.save_at, trial.mark)
+        if mark:
+            trial.mark = mark
+            attempt, saved = trial.attempt, saved_on(trial.leaf, mark)
+            here = attempt is not None and attempt.parked and attempt.epoch == mark
+            if here and mark not in attempt.save_at and (saved is None or saved[0] < mark):
+                attempt.save_at = (*attempt.save_at, mark)
 
     def forget(self, trial: Trial) -> None:
         """Take the trial's wishes back: it has what it wanted, or wants nothing any more."""

@@ -36,35 +36,42 @@ class Explorer:
             )
         space = Space(template)
         fixed = _fixed(space, template)
-        self._explored = [each for each in space.dimensions if each.name in named]
-        if not named:
-            free = [each for each in space.dimensions if each.name not in fixed]
-            self._explored = [each for each in free if each.kind in _CONTINUOUS]
+        free = [each for each in space.dimensions if each.name not in fixed]
         for name in named:
-            if name not in (each.name for each in space.dimensions):
-                raise unknown("dimension to explore", name, [d.name for d in space.dimensions])
             if name in fixed:
                 raise SpecError(f"policy 'pbt' cannot explore {name!r}: {fixed[name]}.")
+            if name not in (each.name for each in free):
+                raise unknown("dimension to explore", name, [each.name for each in free])
+        self._explored = [
+            each for each in free if (each.name in named if named else each.kind in _CONTINUOUS)
+        ]
         if not self._explored:
+            others = ", ".join(each.name for each in free) or "this space has none to name"
             raise SpecError(
-                "policy 'pbt' has nothing to explore: by default it changes continuous numbers. "
-                f"Name others with explore=…, of {', '.join(d.name for d in space.dimensions)}."
+                "policy 'pbt' has nothing to explore: by default it changes the continuous numbers "
+                f"that have no schedule yet. Name others with explore=…: {others}."
             )
 
-    def changes(self, config: Config, resample: float, rng: Stream) -> Config:
-        """Return what a trial that goes on from this config has instead, from there on."""
-        changed: Config = {}
+    def values(self, config: Config) -> Config:
+        """Return what a config ends with, of all that is explored or stands beside it."""
+        tops = {str(dimension.path[0]) for dimension in self._explored}
+        return {top: last_piece(config[top]) for top in sorted(tops)}
+
+    def varied(self, values: Config, resample: float, rng: Stream) -> Config:
+        """Return other values: each drawn anew with this probability, else varied."""
+        varied = dict(values)
         for dimension in self._explored:
             top, *inner = dimension.path
-            value: Value = changed.get(str(top), last_piece(config[str(top)]))
-            # Two draws for each dimension, so that none depends on what became of another.
-            whether, which = rng.random(), rng.random()
-            old: Value = value
+            old: Value = varied[str(top)]
             for step in inner:
                 old = old[step]
+            # Two draws for each dimension, so that none depends on what became of another.
+            whether, which = rng.random(), rng.random()
             new = dimension.at(which) if whether < resample else _varied(dimension, old, which)
-            changed[str(top)] = _replaced(value, inner, new)
-        return changed
+            if isinstance(new, float):
+                new = float(f"{new:.12g}")  # as it is executed, so that equal ones are found equal
+            varied[str(top)] = _replaced(varied[str(top)], inner, new)
+        return varied
 
 
 def last_piece(value: Value) -> Value:

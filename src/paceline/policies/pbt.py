@@ -11,7 +11,8 @@ Changed against them: (1) a copy is a branch of the plan and starts from the che
 source left there; (2) it has no score before it has trained an interval of its own; (3) members
 are compared at the same epoch, with their last score where they have not come so far; (4) a member
 is replaced only by one that is better; (5) with fewer slots than members, whoever is furthest
-behind trains next, and whoever waits for it is compared again when it has come.
+behind trains next, and whoever waits for it is compared again when it has come; (6) two copies of
+one member at one epoch never go on alike, as they would be one trial: the second draws again.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import Entry
     from paceline.core.ports import Verdict
-    from paceline.core.values import StudySpec, TrialId
+    from paceline.core.rng import Stream
+    from paceline.core.values import Config, StudySpec, TrialId
     from paceline.core.views import StudyView, TrialView
+
+# So often it looks for a copy like no other by the rule, and so often by drawing all of it anew.
+_TRIES = 4
 
 
 class Pbt:
@@ -69,6 +74,8 @@ class Pbt:
         self._places = population
         # The living members, and the loss and the epoch of their last interval's end.
         self._scores: dict[TrialId, tuple[float, int] | None] = {}
+        # What the copies of a member at an epoch went on with.
+        self._copies: dict[tuple[TrialId, int], list[Config]] = {}
 
     def see(self, entry: Entry, study: StudyView) -> None:
         for trial in study.delivered:
@@ -80,6 +87,9 @@ class Pbt:
             self._places -= trial.status is Status.FINISHED
         if isinstance(entry, Open):
             self._scores[entry.trial] = None
+            if entry.source is not None and entry.branch is not None and self._explorer is not None:
+                place = entry.source, entry.branch
+                self._copies.setdefault(place, []).append(self._explorer.values(entry.config))
         elif isinstance(entry, Opened):
             self._open(entry.spec)
 
@@ -98,7 +108,11 @@ class Pbt:
         # Whoever waits has come here before others of its round: it is looked at again.
         members = (study.trials[number] for number in self._scores)
         waiting = [each for each in members if each.status is Status.WAITING]
-        forks = [fork for each in waiting if (fork := self._fork(each, study)) is not None]
+        forks: list[Fork] = []
+        for each in waiting:
+            fork = self._fork(each, study, forks)
+            if fork is not None:
+                forks.append(fork)
         if any(fork.trial == trial.id for fork in forks):
             return forks
         return [*forks, self._goes_on(trial, study)]
@@ -139,8 +153,8 @@ class Pbt:
         """Return a member's loss at that epoch, or its last score where it is not so far yet."""
         return score[0] if score[1] <= epoch else member.losses[epoch - 1]
 
-    def _fork(self, trial: TrialView, study: StudyView) -> Fork | None:
-        """Return the fork that replaces a member, where it is among the worst."""
+    def _fork(self, trial: TrialView, study: StudyView, made: Sequence[Fork]) -> Fork | None:
+        """Return the fork that replaces a member, where it is among the worst, beside others."""
         ranked = sorted(
             (self._loss_by(study.trials[number], score, trial.epoch), number)
             for number, score in self._scores.items()
@@ -153,19 +167,34 @@ class Pbt:
         rng = stream(study.spec.seed, "pbt", trial.id, trial.epoch)
         loss, number = ranked[int(rng.random() * count)]
         score = self._scores[number]
-        if not loss < min(trial.loss, NO_LOSS) or score is None or self._explorer is None:
+        if not loss < min(trial.loss, NO_LOSS) or score is None:
             return None
-        source, spec, epoch = study.trials[number], study.spec, score[1]
+        spec, epoch = study.spec, score[1]
         why = (
             f"trial {trial.id} with {spec.metric} {value(trial.loss, spec)} at epoch "
             f"{trial.epoch} is among the worst {count} of {len(ranked)}, and trial {number} with "
             f"{value(loss, spec)} among the best"
         )
+        alike = [fork.changes for fork in made if (fork.source, fork.epoch) == (number, epoch)]
         return Fork(
             trial=trial.id,
             source=number,
             epoch=epoch,
-            changes=self._explorer.changes(source.config, self._resample, rng),
+            changes=self._changes(study.trials[number], epoch, alike, rng),
             until=self._until(epoch, study),
             why=why,
         )
+
+    def _changes(
+        self, source: TrialView, epoch: int, alike: Sequence[Config], rng: Stream
+    ) -> Config:
+        """Return values for a copy of a member that none of its other copies has."""
+        assert self._explorer is not None
+        values = self._explorer.values(source.config)
+        taken = [values, *self._copies.get((source.id, epoch), ()), *alike]
+        changes = values
+        for turn in range(2 * _TRIES):
+            changes = self._explorer.varied(values, self._resample if turn < _TRIES else 1.0, rng)
+            if changes not in taken:
+                break
+        return changes
