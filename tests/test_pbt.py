@@ -58,9 +58,10 @@ class Naive:
         self.steps, self.quantile, self.resample, self.seed = steps, quantile, resample, seed
         self.configs: dict[int, Config] = {}
         self.curves: dict[int, list[float]] = {}
-        # Of the living: the goal, and the last interval's end with a score.
+        # Of the living: the goal, and the last interval's end, their source's at first.
         self.goals: dict[int, int] = {}
         self.ends: dict[int, int] = {}
+        self.copies: set[int] = set()
         self.leaders: dict[int, int] = {}
         # What every copy of a trial at an epoch went on with.
         self.rates: dict[tuple[int, int], list[float]] = {}
@@ -80,6 +81,7 @@ class Naive:
                     self.goals.pop(trial)
                 elif event.epoch == self.goals[trial]:
                     self.ends[trial] = event.epoch
+                    self.copies.discard(trial)
                     found += self.compare(step)
             self.take(step)
         return found
@@ -89,8 +91,17 @@ class Naive:
         made = [
             each for each in step.decisions if isinstance(each, Open) and each.source is not None
         ]
-        standing = [trial for trial in self.goals if self.ends.get(trial) == self.goals[trial]]
-        wanted = [(trial, *fork) for trial in standing if (fork := self.fork(trial)) is not None]
+        assert isinstance(step.event, Reported)
+        epoch = step.event.epoch
+        scores = {
+            other: self.curves[other][min(end, epoch) - 1] for other, end in self.ends.items()
+        }
+        ranked = sorted(scores, key=lambda other: (scores[other], other))
+        size = min(math.ceil(len(self.goals) * self.quantile), len(self.goals) // 2)
+        best = [other for other in ranked if other not in self.copies][:size]
+        worst = ranked[len(self.goals) - size :]
+        ends = [other for other in worst if self.ends[other] == epoch and other not in self.copies]
+        wanted = [(trial, *self.fork(trial, best)) for trial in ends]
         assert [each.trial for each in stopped] == [trial for trial, _, _ in wanted]
         for child, (_, source, lr) in zip(made, wanted, strict=True):
             branch = self.ends[source]
@@ -100,17 +111,10 @@ class Naive:
             assert setting_at(child.config, branch)["lr"] == pytest.approx(lr, rel=1e-9)
         return len(made)
 
-    def fork(self, trial: int) -> tuple[int, float] | None:
+    def fork(self, trial: int, best: list[int]) -> tuple[int, float]:
         epoch = self.ends[trial]
-        scores = {
-            other: self.curves[other][min(end, epoch) - 1] for other, end in self.ends.items()
-        }
-        ranked = sorted(scores, key=lambda other: (scores[other], other))
-        size = min(math.ceil(len(ranked) * self.quantile), len(ranked) // 2)
-        if trial not in ranked[len(ranked) - size :] or not size:
-            return None
         rng = stream(self.seed, "pbt", trial, epoch)
-        source = ranked[int(rng.random() * size)]
+        source = best[int(rng.random() * len(best))]
         old = setting_at(self.configs[source], self.ends[source])["lr"]
         taken = self.rates.setdefault((source, self.ends[source]), [old])
         lr, turn = old, 0
@@ -126,13 +130,16 @@ class Naive:
         for each in step.decisions:
             if isinstance(each, Open):
                 self.configs[each.trial], self.goals[each.trial] = each.config, each.until
-                start = [] if each.source is None else self.curves[each.source][: each.branch]
-                self.curves[each.trial] = start
+                self.curves[each.trial] = []
+                if each.source is not None and each.branch is not None:
+                    self.curves[each.trial] = self.curves[each.source][: each.branch]
+                    self.ends[each.trial] = each.branch
+                    self.copies.add(each.trial)
             elif isinstance(each, Go):
                 self.goals[each.trial] = each.until
             elif isinstance(each, Stop):
                 self.goals.pop(each.trial)
-                self.ends.pop(each.trial, None)
+                self.ends.pop(each.trial)
             elif isinstance(each, Launch | Amend):
                 self.leaders[each.attempt] = each.trial
 

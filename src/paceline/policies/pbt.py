@@ -1,31 +1,32 @@
 """Population based training: the worst go on as copies of the best, with other hyperparameters.
 
-Rule: a population trains in intervals. A member that comes to an interval's end and is among the
-worst `quantile` of the living members there is stopped. In its place a trial opens that is one of
-the best `quantile`, drawn by lot, up to that one's last interval's end, and from there on has
-explored values: each is drawn anew with probability `resample`, else multiplied by 0.8 or 1.2, or
-moved to a neighbouring option.
+Rule: a population trains in intervals. When a member comes to an interval's end, those who have
+their last score there too are looked at with it. Whoever is worse than all but the worst `quantile`
+of the living is stopped. In its place a trial opens that is one of the best `quantile`, drawn by
+lot, up to that one's last interval's end, and from there on has explored values: each is drawn anew
+with probability `resample`, else multiplied by 0.8 or 1.2, or moved to a neighbouring option.
 
 Jaderberg et al., "Population Based Training of Neural Networks", 2017, with the rules of Ray Tune.
 Changed against them: (1) a copy is a branch of the plan and starts from the checkpoint that its
-source left there; (2) it has no score before it has trained an interval of its own; (3) members
-are compared at the same epoch, with their last score where they have not come so far; (4) a member
-is replaced only by one that is better; (5) with fewer slots than members, whoever is furthest
-behind trains next, and whoever waits for it is compared again when it has come; (6) two copies of
-one member at one epoch never go on alike, as they would be one trial: the second draws again.
+source left there; (2) it has its source's score and is copied itself only after an interval of its
+own; (3) members are compared at the same epoch, with their last score where they have not come so
+far, and whoever came early again when others come; (4) with fewer slots than members, whoever is
+furthest behind trains next; (5) two copies of one member at one epoch never go on alike, as they
+would be one trial: the second draws again.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from bisect import bisect_left
+from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.core.decisions import Go, Open, Pause
 from paceline.core.errors import SpecError
 from paceline.core.events import Opened
 from paceline.core.ports import Fork, Pick
 from paceline.core.rng import stream
-from paceline.core.values import NO_LOSS, Status
+from paceline.core.values import Status
 from paceline.policies.exploring import Explorer
 from paceline.policies.given import boundary_of, one_or_more
 from paceline.policies.saying import value
@@ -41,6 +42,14 @@ if TYPE_CHECKING:
 
 # So often it looks for a copy like no other by the rule, and so often by drawing all of it anew.
 _TRIES = 4
+
+
+class _Score(NamedTuple):
+    """A loss at an interval's end; of a copy that has not come to one, its source's."""
+
+    loss: float
+    epoch: int
+    own: bool
 
 
 class Pbt:
@@ -72,16 +81,15 @@ class Pbt:
         self._explorer: Explorer | None = None
         # Members that are still to be trained to their end.
         self._places = population
-        # The living members, and the loss and the epoch of their last interval's end.
-        self._scores: dict[TrialId, tuple[float, int] | None] = {}
+        # The living members, with None where they have not come to an interval's end.
+        self._scores: dict[TrialId, _Score | None] = {}
         # What the copies of a member at an epoch went on with.
         self._copies: dict[tuple[TrialId, int], list[Config]] = {}
 
     def see(self, entry: Entry, study: StudyView) -> None:
         for trial in study.delivered:
-            # A copy is credited with what its source has done: that is no score of its own.
             if trial.id in self._scores and trial.epoch == trial.goal:
-                self._scores[trial.id] = trial.loss, trial.epoch
+                self._scores[trial.id] = _Score(trial.loss, trial.epoch, True)
         for trial in study.departed:
             self._scores.pop(trial.id, None)
             self._places -= trial.status is Status.FINISHED
@@ -89,6 +97,8 @@ class Pbt:
             self._scores[entry.trial] = None
             if entry.source is not None and entry.branch is not None and self._explorer is not None:
                 place = entry.source, entry.branch
+                loss = study.trials[entry.source].losses[entry.branch - 1]
+                self._scores[entry.trial] = _Score(loss, entry.branch, False)
                 self._copies.setdefault(place, []).append(self._explorer.values(entry.config))
         elif isinstance(entry, Opened):
             self._open(entry.spec)
@@ -105,14 +115,7 @@ class Pbt:
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
         if not trial.alive or trial.epoch < trial.goal:
             return ()
-        # Whoever waits has come here before others of its round: it is looked at again.
-        members = (study.trials[number] for number in self._scores)
-        waiting = [each for each in members if each.status is Status.WAITING]
-        forks: list[Fork] = []
-        for each in waiting:
-            fork = self._fork(each, study, forks)
-            if fork is not None:
-                forks.append(fork)
+        forks = self._forks(trial.epoch, study)
         if any(fork.trial == trial.id for fork in forks):
             return forks
         return [*forks, self._goes_on(trial, study)]
@@ -149,39 +152,53 @@ class Pbt:
         ]
         return min(behind, key=lambda each: (each.epoch, each.id), default=None)
 
-    def _loss_by(self, member: TrialView, score: tuple[float, int], epoch: int) -> float:
-        """Return a member's loss at that epoch, or its last score where it is not so far yet."""
-        return score[0] if score[1] <= epoch else member.losses[epoch - 1]
-
-    def _fork(self, trial: TrialView, study: StudyView, made: Sequence[Fork]) -> Fork | None:
-        """Return the fork that replaces a member, where it is among the worst, beside others."""
+    def _forks(self, epoch: int, study: StudyView) -> list[Fork]:
+        """Return the forks that replace the worst of those who have their last score there."""
         ranked = sorted(
-            (self._loss_by(study.trials[number], score, trial.epoch), number)
+            (score.loss if score.epoch <= epoch else study.trials[number].losses[epoch - 1], number)
             for number, score in self._scores.items()
             if score is not None
         )
-        count = min(math.ceil(len(ranked) * self._quantile), len(ranked) // 2)
-        better = sum(loss < trial.loss for loss, _ in ranked)
-        if not count or better < len(ranked) - count:
-            return None
-        rng = stream(study.spec.seed, "pbt", trial.id, trial.epoch)
-        loss, number = ranked[int(rng.random() * count)]
+        living = len(self._scores)
+        count = min(math.ceil(living * self._quantile), living // 2)
+        best = [number for _, number in ranked if self._own(number)][:count]
+        losses = [loss for loss, _ in ranked]
+        forks: list[Fork] = []
+        for loss, number in ranked:
+            here = self._own(number) and self._epoch_of(number) == epoch
+            # Who has no score yet is not known to be better.
+            if here and best and count and bisect_left(losses, loss) >= living - count:
+                forks.append(self._fork(study.trials[number], best, study, forks))
+        return forks
+
+    def _own(self, number: TrialId) -> bool:
         score = self._scores[number]
-        if not loss < min(trial.loss, NO_LOSS) or score is None:
-            return None
-        spec, epoch = study.spec, score[1]
+        return score is not None and score.own
+
+    def _epoch_of(self, number: TrialId) -> int:
+        score = self._scores[number]
+        return 0 if score is None else score.epoch
+
+    def _fork(
+        self, trial: TrialView, best: Sequence[TrialId], study: StudyView, made: Sequence[Fork]
+    ) -> Fork:
+        """Return the fork that replaces a member by one of the best, beside others so made."""
+        spec, epoch = study.spec, self._epoch_of(trial.id)
+        rng = stream(spec.seed, "pbt", trial.id, epoch)
+        source = study.trials[best[int(rng.random() * len(best))]]
+        branch = self._epoch_of(source.id)
         why = (
-            f"trial {trial.id} with {spec.metric} {value(trial.loss, spec)} at epoch "
-            f"{trial.epoch} is among the worst {count} of {len(ranked)}, and trial {number} with "
-            f"{value(loss, spec)} among the best"
+            f"trial {trial.id} with {spec.metric} {value(trial.losses[epoch - 1], spec)} at epoch "
+            f"{epoch} is among the worst of {len(self._scores)}, and trial {source.id} with "
+            f"{value(source.losses[min(epoch, branch) - 1], spec)} among the best"
         )
-        alike = [fork.changes for fork in made if (fork.source, fork.epoch) == (number, epoch)]
+        alike = [fork.changes for fork in made if (fork.source, fork.epoch) == (source.id, branch)]
         return Fork(
             trial=trial.id,
-            source=number,
-            epoch=epoch,
-            changes=self._changes(study.trials[number], epoch, alike, rng),
-            until=self._until(epoch, study),
+            source=source.id,
+            epoch=branch,
+            changes=self._changes(source, branch, alike, rng),
+            until=self._until(branch, study),
             why=why,
         )
 
