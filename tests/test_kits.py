@@ -50,6 +50,8 @@ ARGUMENTS: dict[tuple[Kind, str], dict[str, Any]] = {
 }
 NARROWER: dict[tuple[Kind, str], type] = {
     ("generator", "random"): generators.SeededGeneratorContract,
+    # What becomes of trials is what it goes by.
+    ("generator", "branching"): generators.SeededGeneratorLaws,
     ("generator", "sobol"): generators.SeededGeneratorContract,
     # It stops even a lone trial, and its threshold is no mirror image of itself.
     ("policy", "kill_below"): policies.PolicyLaws,

@@ -184,7 +184,7 @@ def test_a_failed_member_makes_room_for_a_new_one() -> None:
 def test_a_fork_starts_from_the_checkpoint_its_source_left_and_retrains_nothing(slots: int) -> None:
     # Saves for safety's sake are rarer than interval ends: the checkpoints are the policy's.
     steps = simulated("pbt:interval=6", slots=slots, save_s=0.1, save_every_s=1000.0)
-    branch = {each.trial: each.branch for each in forks(steps)}
+    branch = {each.trial: each.branch or 0 for each in forks(steps)}
     launches = [each for step in steps for each in step.decisions if isinstance(each, Launch)]
     assert {each.trial for each in launches} & set(branch)
     assert all(each.start >= branch.get(each.trial, 0) for each in launches)
@@ -370,8 +370,9 @@ def test_on_the_quadratic_a_rate_that_falls_beats_every_constant_one() -> None:
         for epoch in range(60):
             outcome = work.advance(state, {"lr": rates[epoch * len(rates) // 60]})
             assert isinstance(outcome, Outcome)
-            state = outcome.state
-        return float(outcome.metrics["loss"] or math.inf)
+            state, loss = outcome.state, outcome.metrics["loss"]
+        assert loss is not None
+        return loss
 
     constant = min(end(10.0 ** (-at / 20)) for at in range(61))
     assert end(1.0, 0.1, 0.01) < constant / 2

@@ -39,6 +39,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "sha": "paceline.policies.sha:Sha",
     },
     "generator": {
+        "branching": "paceline.generators.branching:Branching",
         "cmaes": "paceline.generators.optuna:Cmaes",
         "gp": "paceline.generators.optuna:Gp",
         "grid": "paceline.generators.grid:Grid",

@@ -44,9 +44,10 @@ class Rides:
         if mark:
             trial.mark = mark
             attempt, saved = trial.attempt, saved_on(trial.leaf, mark)
-            here = attempt is not None and attempt.parked and attempt.epoch == mark
-            if here and mark not in attempt.save_at and (saved is None or saved[0] < mark):
-                attempt.save_at = (*attempt.save_at, mark)
+            if saved is not None and saved[0] == mark:
+                return
+            if attempt is not None and attempt.epoch == mark and attempt.parked:
+                attempt.save_at = tuple(sorted({*attempt.save_at, mark}))
 
     def forget(self, trial: Trial) -> None:
         """Take the trial's wishes back: it has what it wanted, or wants nothing any more."""
