@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from paceline.core.views import StudyView
 
 
-# Draws that are put in order together: more find more neighbours, and wait longer for their turn.
+# Draws that are put in order together where nobody says how many trials there will be.
 _BLOCK = 64
 
 
 class Random:
     """The n-th config depends on the study's seed and n alone. What `first` leaves out is drawn.
 
-    In the order `subtrees` each 64 draws are put in order, so that those that begin alike follow
-    each other and what they share is finished early. Where nothing is shared it is none.
+    In the order `subtrees` all draws of the budget, else each 64, are put in order: those that begin
+    alike follow each other, so that what they share is finished early.
     """
 
     pure = True
@@ -50,18 +50,19 @@ class Random:
             rng = stream(seed, "config", number)
             return self._first.config(number, lambda dimension: dimension.at(rng.random()))
         if self._ordered:
-            block, place = divmod(number - len(self._first), _BLOCK)
-            start = block * _BLOCK + len(self._first)
-            number = start + self._order(seed, start)[place]
+            size = study.spec.budget.trials or _BLOCK
+            block, place = divmod(number - len(self._first), size)
+            start = block * size + len(self._first)
+            number = start + self._order(seed, start, size)[place]
         return self._space.config(self._values(seed, number))
 
     def _values(self, seed: int, number: int) -> list[Value]:
         rng = stream(seed, "config", number)
         return [each.at(rng.random()) for each in self._space.dimensions]
 
-    def _order(self, seed: int, start: int) -> list[int]:
+    def _order(self, seed: int, start: int, size: int) -> list[int]:
         if self._block[0] != (seed, start):
-            ways = [self._way(seed, number) for number in range(start, start + _BLOCK)]
+            ways = [self._way(seed, number) for number in range(start, start + size)]
             self._block = (seed, start), neighbours_first(ways)
         return self._block[1]
 
