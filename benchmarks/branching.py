@@ -53,10 +53,10 @@ training, so that random draws share nothing; with `rates=9` they are one of nin
 ORDERS = """## Orders that finish subtrees early
 
 All or 128 of the schedules of 30 epochs, of 15 s each, with starts of 5 s, saves of 0.5 s and
-restores of 1 s. `rates` are five in each of three stages; `two` are batch sizes that change at epoch
-10 and rates that change at 20. `held` are the checkpoints there are at one time, at most, where
-each goes when it has been used for the last time. `listed` was the grid's order before, by the
-names of hyperparameters.
+restores of 1 s. `rates` are five in each of three stages; `two` are batch sizes that change at
+epoch 10 and rates that change at 20. `held` are the checkpoints there are at one time, at most,
+where each goes when it has been used for the last time. `listed` was the grid's order before, by
+the names of hyperparameters.
 """
 
 
@@ -168,7 +168,7 @@ def held(steps: Sequence[Step]) -> int:
         for each in step.decisions
         if isinstance(each, Launch) and each.source is not None
     }
-    there: set[tuple[int | None, int]] = set()
+    there: set[tuple[int, int]] = set()
     most = 0
     for number, step in enumerate(steps):
         if isinstance(step.event, Saved):

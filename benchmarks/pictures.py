@@ -102,8 +102,8 @@ def _x(seconds: float) -> float:
 
 def _y(value: float, seen: Seen) -> float:
     inside = min(max(value, seen.low), seen.high)
-    share = (inside - seen.low) / (seen.high - seen.low)
-    return BEST_BOTTOM - (BEST_BOTTOM - BEST_TOP) * share
+    height = BEST_BOTTOM - BEST_TOP
+    return BEST_BOTTOM - height * (inside - seen.low) / (seen.high - seen.low)
 
 
 def _frames(metric: str, seen: Seen) -> Iterator[str]:

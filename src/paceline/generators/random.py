@@ -23,8 +23,8 @@ _BLOCK = 64
 class Random:
     """The n-th config depends on the study's seed and n alone. What `first` leaves out is drawn.
 
-    In the order `subtrees` all draws of the budget, else each 64, are put in order: those that begin
-    alike follow each other, so that what they share is finished early.
+    In the order `subtrees` all draws of the budget, else each 64, are put in order: those that
+    begin alike follow each other, so that what they share is finished early.
     """
 
     pure = True
