@@ -60,6 +60,8 @@ class TrialResult(Struct, frozen=True, kw_only=True):
     id: int
     config: Config
     status: str
+    # The trial it was forked from; its config has that one's values up to there.
+    source: int | None
     # The best value it has reported, and when; None where it never reported a number.
     value: float | None
     epoch: int | None
@@ -187,6 +189,7 @@ class Result:
             id=trial.id,
             config=trial.config,
             status=trial.status.value,
+            source=trial.source,
             value=spec.sign * trial.best_loss if found else None,
             epoch=trial.best_epoch if found else None,
             values=list(trial.metric(spec.metric)),

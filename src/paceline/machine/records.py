@@ -44,6 +44,7 @@ class Trial:
         "leaf",
         "least",
         "loss",
+        "mark",
         "opened_at",
         "source",
         "spec",
@@ -61,6 +62,8 @@ class Trial:
         self.group = 0
         self.epoch = 0
         self.goal = 0
+        # The last epoch at which it was to leave a checkpoint for others; 0: at none.
+        self.mark = 0
         self.loss = NO_LOSS
         self.best_loss = NO_LOSS
         self.best_epoch = 0

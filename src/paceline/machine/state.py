@@ -303,14 +303,14 @@ class StudyState:
             self.taken += 1
             self.questions.opened(decision.group)
         trial.goal = decision.until
-        self.rides.want(trial)
+        self.rides.want(trial, decision.branch or 0)
         free_of_cost = trial.attempt is None and trial.id not in self.rides.ready
         self.idle_opens = self.idle_opens + 1 if free_of_cost else 0
 
     def _go(self, decision: d.Go) -> None:
         trial = self.trials[decision.trial]
         trial.goal = decision.until
-        self.rides.want(trial)
+        self.rides.want(trial, trial.epoch if decision.save else 0)
 
     def _cut(self, decision: d.Cut) -> None:
         trial = self.trials[decision.trial]

@@ -70,6 +70,11 @@ def _needed(state: StudyState, trials: Iterable[Trial]) -> Iterator[Name]:
             saved = saved_on(trial.leaf, known_on(trial.leaf))
             if saved is not None:
                 yield saved[1], saved[0]
+            if trial.alive and trial.mark:
+                # Others may still be forked from it there.
+                marked = saved_on(trial.leaf, trial.mark)
+                if marked is not None:
+                    yield marked[1], marked[0]
 
 
 def _may_begin_alike(state: StudyState) -> bool:
