@@ -1,4 +1,4 @@
-"""Checkpoints that lie on a disk: what they are called, what they take, whose they are.
+"""Checkpoints that lie in storage: what they are called, what they take, whose they are.
 
 Where checkpoints are not collected it holds nothing: a checkpoint is then known to its node alone.
 """
@@ -7,23 +7,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from paceline.plan.tree import node_of
+from paceline.plan.tree import node_of, way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from paceline.core.events import Saved
     from paceline.core.values import AttemptId
-    from paceline.machine.records import Trial
+    from paceline.machine.records import Attempt, Trial
 
 Name: TypeAlias = "tuple[AttemptId, int]"
 
 
 class File(NamedTuple):
-    """A checkpoint: its size, its digest, and the trial whose path it lies on."""
+    """A checkpoint: its size, its digest, whose path it lies on, how wide the attempt was."""
 
     bytes: int
     digest: str
     trial: Trial
+    width: float
 
 
 class Files:
@@ -36,18 +38,20 @@ class Files:
         self.suspects: dict[int, Trial] = {}
         self._of: dict[int, list[Name]] = {}
 
-    def add(self, name: Name, file: File, *, collect: bool) -> None:
+    def add(self, saved: Saved, attempt: Attempt, *, collect: bool) -> None:
         """A checkpoint was saved: its node knows it; it is accounted for where it may go again."""
-        node = node_of(file.trial.leaf, max(name[1], 1))
+        name, trial = (attempt.id, saved.epoch), attempt.trial
         if collect:
             self.drop(name)
-            self.files[name] = file
-            self.bytes += file.bytes
-            self._of.setdefault(file.trial.id, []).append(name)
-            self.suspects[file.trial.id] = file.trial
+            self.files[name] = File(saved.bytes, saved.digest, trial, attempt.width)
+            self.bytes += saved.bytes
+            self._of.setdefault(trial.id, []).append(name)
+        node = node_of(trial.leaf, max(saved.epoch, 1))
         if node.saves is None:
             node.saves = {}
-        node.saves[name[1]] = name[0]
+        node.saves[saved.epoch] = attempt.id
+        if collect:
+            self.suspect(trial)
 
     def drop(self, name: Name, trial: Trial | None = None) -> None:
         """A checkpoint is gone; one that is not accounted for is found on the trial's way."""
@@ -65,6 +69,15 @@ class Files:
         """These checkpoints are gone."""
         for name in names:
             self.drop(name)
+
+    def suspect(self, trial: Trial) -> None:
+        """Something has changed for which checkpoints on a trial's way may have been kept."""
+        self.suspects[trial.id] = trial
+        for node in way(trial.leaf):
+            for epoch, attempt in (node.saves or {}).items():
+                file = self.files.get((attempt, epoch))
+                if file is not None:
+                    self.suspects[file.trial.id] = file.trial
 
     def suspect_all(self) -> None:
         """Something has changed for which any of them may have been kept."""

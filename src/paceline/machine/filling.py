@@ -41,6 +41,7 @@ class Decider(Protocol):
     @property
     def state(self) -> StudyState: ...
     def decide(self, decision: AnyDecision) -> None: ...
+    def end(self, decision: d.End) -> None: ...
     def credit(self, trial: Trial) -> None: ...
 
 
@@ -216,7 +217,7 @@ class Filler:
         if not (state.attempts or state.ready or questions.forecasts or questions.awaited):
             waiting = questions.wakes - {(state.deadline_s, None)}
             if state.capacity > 0 and not waiting and not state.spec.standing:
-                machine.decide(_quiet(state))
+                machine.end(_quiet(state))
 
 
 def _quiet(state: StudyState) -> d.End:

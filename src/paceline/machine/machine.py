@@ -98,6 +98,12 @@ class Machine:
         self._out.append(decision)
         self.take(decision)
 
+    def end(self, decision: d.End) -> None:
+        """End the study, and first give up what was kept for those who would have gone on."""
+        self.state.files.suspect_all()
+        self._collect(over=True)
+        self.decide(decision)
+
     def credit(self, trial: Trial) -> None:
         """Give the trial what is already known of its path, judging it after each epoch."""
         while trial.alive and trial.epoch < trial.goal and self.state.end is None:
@@ -287,12 +293,14 @@ class Machine:
                     )
                 )
 
-    def _collect(self) -> None:
+    def _collect(self, *, over: bool = False) -> None:
         """Give up checkpoints that nobody needs, and those that do not fit."""
-        for names, why in (
-            (superfluous(self.state), "nobody needs them any more"),
-            (beyond_budget(self.state), f"all may take {self.state.spec.saves.bytes} bytes"),
+        limit = self.state.spec.saves.bytes
+        for find, why in (
+            (superfluous, "nobody needs them any more"),
+            (beyond_budget, f"all may take {limit} bytes, and these cost least to train again"),
         ):
+            names = find(self.state, over=over)
             if names:
                 self.decide(d.Drop(checkpoints=tuple(sorted(names)), why=why))
 
@@ -311,7 +319,7 @@ class Machine:
         return False
 
     def _end(self, cause: d.EndCause, why: str) -> None:
-        self.decide(d.End(cause=cause, why=why))
+        self.end(d.End(cause=cause, why=why))
 
 
 def _reason(before: int, after: int) -> str:
