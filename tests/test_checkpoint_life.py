@@ -442,4 +442,4 @@ def test_what_is_trained_again_is_the_same_to_the_last_bit(tmp_path: Path) -> No
 )
 def test_a_limit_that_cannot_be_meant_is_refused(option: str, given: object) -> None:
     with pytest.raises(SpecError, match=f"{option}={given!r} cannot be meant: give a whole number"):
-        pl.Study(learns, metric="loss", mode="min", epochs=3, **{option: given})
+        pl.Study(learns, metric="loss", mode="min", epochs=3, **{option: given})  # type: ignore[arg-type]

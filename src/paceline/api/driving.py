@@ -127,6 +127,8 @@ class Driver:
         else:
             deadline = self._options.get("deadline")
             engine = {"local": True, **self._told}
+            if "files" in self._options:
+                engine["files"] = str(self.files.absolute())
             if isinstance(deadline, datetime):
                 engine["deadline"] = deadline.isoformat()
             event = Opened(at=0.0, spec=self.spec, format=FORMAT, engine=engine)
@@ -266,16 +268,19 @@ class Driver:
         return replace(devices, mps=self._mps.pipe)
 
     def _folder(self, url: str | None) -> Path:
-        given = self._options.get("files")
+        given = self._options.get("files") or self._logged_as("files")
         if given is not None:
             return Path(given)
         beside = None if url is None else folder_of(url, self.spec.name)
         return beside or Path(tempfile.mkdtemp(prefix="paceline-"))
 
+    def _logged_as(self, name: str) -> Any:  # noqa: ANN401
+        """Return what the engine was told when the study was opened; None: nothing of this."""
+        event = self._log[0].event if self._log else None
+        return event.engine.get(name) if isinstance(event, Opened) else None
+
     def _wall_deadline(self) -> float | None:
-        event = self._log[0].event
-        assert isinstance(event, Opened)
-        written = event.engine.get("deadline")
+        written = self._logged_as("deadline")
         if written is None or self._engine is None:
             return None
         left = datetime.fromisoformat(written) - datetime.now().astimezone()

@@ -197,9 +197,7 @@ def _saves(options: Options) -> Saves:
                 f"{name}={given!r} cannot be meant: give a whole number, {least} or more, or leave "
                 "it out for no limit."
             )
-    return Saves(
-        collect=True, bytes=options.get("checkpoint_bytes"), best=options.get("keep_best")
-    )
+    return Saves(collect=True, bytes=options.get("checkpoint_bytes"), best=options.get("keep_best"))
 
 
 def _hours(given: float | None) -> float | None:

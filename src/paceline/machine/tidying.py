@@ -5,7 +5,7 @@ Reads the study; drops nothing itself.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from paceline.core.values import NO_LOSS, Status
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paceline.machine.state import StudyState
 
 
-class Need(Enum):
+class Need(StrEnum):
     """What a checkpoint is kept for; the first two are never given up."""
 
     BEST = "the study's best"
