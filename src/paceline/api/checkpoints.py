@@ -7,24 +7,22 @@ drives. The JSON of its structs is a contract: `docs/json.md`.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from paceline.api.living import holder_of
+from paceline.api.places import storage_of
 from paceline.core.errors import SpecError, StudyRunning
 from paceline.core.events import Opened
 from paceline.machine.inventory import CheckpointRow, inventory_of
-from paceline.store import folder_of
-from paceline.store.checkpoints import Folder
 from paceline.worker.trial import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from paceline.core.decisions import Step
-    from paceline.core.ports import Storage, Store
+    from paceline.core.ports import Store
 
 
 class Stray(Struct, frozen=True, kw_only=True):
@@ -50,17 +48,6 @@ class CheckpointPage(Struct, frozen=True, kw_only=True):
     collected: bool
     # What they take, or took.
     stray_bytes: int
-
-
-def storage_of(opened: Opened, url: str) -> Storage | None:
-    """Return where a study of this store keeps its checkpoints; None: it was simulated."""
-    if "local" not in opened.engine:
-        return None
-    files = opened.engine.get("files")
-    folder = Path(files) if files is not None else folder_of(url, opened.spec.name)
-    if folder is None:
-        return None
-    return Folder(folder / "checkpoints")
 
 
 def looked_after(store: Store, url: str, steps: Iterable[Step], *, collect: bool) -> CheckpointPage:

@@ -6,11 +6,11 @@ Knows how to begin a study and how to take one up again, and that what it starte
 from __future__ import annotations
 
 import signal
-import tempfile
+import threading
 import time
 import warnings
+from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -19,10 +19,11 @@ from msgspec.structs import replace
 from paceline.api.interrupts import Interrupts
 from paceline.api.options import deadline_s, generator_of
 from paceline.api.parts import build
+from paceline.api.places import Places
 from paceline.api.results import Result
 from paceline.api.simulation import brains_of
 from paceline.core.decisions import EndCause
-from paceline.core.errors import SpecError, StudyFailed, StudyTerminated
+from paceline.core.errors import CheckpointError, SpecError, StudyFailed, StudyTerminated
 from paceline.core.events import FORMAT, Opened, Resumed, Submitted
 from paceline.engines.advice import Advice
 from paceline.engines.local.devices import find_devices
@@ -34,7 +35,8 @@ from paceline.engines.local.staff import Patience
 from paceline.engines.loop import run
 from paceline.machine.machine import Machine
 from paceline.plan.settings import canonical
-from paceline.store import MemoryStore, folder_of, open_store
+from paceline.store import MemoryStore, open_store
+from paceline.store.checkpoints import try_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 
 # How long workers may take to unwind where somebody interrupts: who waits can interrupt again.
 _GRACE_S = 5.0
+# How long a study that is over may take to tidy up where its checkpoints are kept.
+_TIDY_S = 5.0
 
 
 class Driver:
@@ -81,13 +85,16 @@ class Driver:
             self._store.claim(spec.name)
             self._log = self._logged(spec)
             self.spec = spec if not self._log else _spec_of(self._log)
-            self.files = self._folder(url)
-            self._shelf = Shelf(self.files)
+            self._places = Places(self.spec.name, options, _opened(self._log))
+            storage = self._places.storage
+            self._shelf = Shelf(self._places.files, storage, self._places.cache_bytes)
             brains = brains_of(self.spec, generator_of(self.spec, options))
             self.machine = Machine(brains)
             if self._log and self._ended():
                 self._shelf.sweep(self.machine.state.files.files)
                 return
+            if storage is not None:
+                try_out(storage)
             curves = build("curve model", self.spec.curves)
             advice = Advice(curves, brains.generator, self.machine.state)
             self._engine = self._made(advice)
@@ -113,7 +120,7 @@ class Driver:
     def result(self) -> Result:
         """What was found so far."""
         log = list(self._store.read(self.spec.name))
-        return Result(self.machine.state, log, self.files, self._options.get("store"))
+        return Result(self.machine.state, log, self._shelf, self._options.get("store"))
 
     def begin(self, watch: Watch | None = None) -> None:
         """Open the study, or take it up again where its log ends."""
@@ -124,11 +131,10 @@ class Driver:
                 self._engine.replay(step)
             event = Resumed(at=self._engine.now, deadline_s=self._wall_deadline())
             self._shelf.sweep(self.machine.state.files.files)
+            self._shelf.sweep_storage(self.machine.state.files.files)
         else:
             deadline = self._options.get("deadline")
-            engine = {"local": True, **self._told}
-            if "files" in self._options:
-                engine["files"] = str(self.files.absolute())
+            engine = {"local": True, **self._places.told, **self._told}
             if isinstance(deadline, datetime):
                 engine["deadline"] = deadline.isoformat()
             event = Opened(at=0.0, spec=self.spec, format=FORMAT, engine=engine)
@@ -148,6 +154,7 @@ class Driver:
             self._engine.close()
             # What was saved after the study's last word is named nowhere.
             self._shelf.sweep(self.machine.state.files.files)
+            self._tidy_storage()
         end = self.machine.state.end
         if end is None:
             raise StudyFailed(
@@ -267,24 +274,31 @@ class Driver:
         self._told["mps"] = self._mps.note or "up"
         return replace(devices, mps=self._mps.pipe)
 
-    def _folder(self, url: str | None) -> Path:
-        given = self._options.get("files") or self._logged_as("files")
-        if given is not None:
-            return Path(given)
-        beside = None if url is None else folder_of(url, self.spec.name)
-        return beside or Path(tempfile.mkdtemp(prefix="paceline-"))
+    def _tidy_storage(self) -> None:
+        """Delete elsewhere what is named nowhere; a result does not wait for long for that."""
+        named = set(self.machine.state.files.files)
 
-    def _logged_as(self, name: str) -> Any:  # noqa: ANN401
-        """Return what the engine was told when the study was opened; None: nothing of this."""
-        event = self._log[0].event if self._log else None
-        return event.engine.get(name) if isinstance(event, Opened) else None
+        def tidy() -> None:
+            with suppress(CheckpointError):  # what stays is seen by `paceline checkpoints`
+                self._shelf.sweep_storage(named)
+
+        if self._places.storage is not None:
+            beside = threading.Thread(target=tidy, name="paceline-tidying", daemon=True)
+            beside.start()
+            beside.join(_TIDY_S)
 
     def _wall_deadline(self) -> float | None:
-        written = self._logged_as("deadline")
+        opened = _opened(self._log)
+        written = None if opened is None else opened.engine.get("deadline")
         if written is None or self._engine is None:
             return None
         left = datetime.fromisoformat(written) - datetime.now().astimezone()
         return self._engine.now + max(left.total_seconds(), 0.0)
+
+
+def _opened(log: Sequence[Step]) -> Opened | None:
+    event = log[0].event if log else None
+    return event if isinstance(event, Opened) else None
 
 
 def _spec_of(log: Sequence[Step]) -> StudySpec:

@@ -71,6 +71,10 @@ class Options(TypedDict, total=False):
     # What all checkpoints together may take, and where they lie.
     checkpoint_bytes: int
     files: str | Path
+    # Where checkpoints are kept, if not there: a shared folder, or s3://bucket/prefix. What their
+    # copies among the files may take then.
+    checkpoints: str | Path
+    cache_bytes: int
     # Show how it goes. By default where standard output is a terminal.
     progress: bool
 
@@ -190,7 +194,7 @@ def _range(given: object) -> tuple[float, float] | None:
 
 
 def _saves(options: Options) -> Saves:
-    for name, least in (("keep_best", 0), ("checkpoint_bytes", 1)):
+    for name, least in (("keep_best", 0), ("checkpoint_bytes", 1), ("cache_bytes", 0)):
         given = options.get(name)
         if given is not None and (type(given) is not int or given < least):
             raise SpecError(

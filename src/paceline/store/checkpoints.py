@@ -1,4 +1,4 @@
-"""Where checkpoints are kept, by name: a folder of this machine or of a shared file system.
+"""Where checkpoints are kept, by name: a folder, of this machine or shared, or object storage.
 
 Knows how to make a name appear whole or not at all. Does not know what a checkpoint holds, whose it
 is, or who wants it: names and digests are in the study's log.
@@ -13,14 +13,43 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from paceline.core.errors import CheckpointError
+from paceline.core.errors import CheckpointError, SpecError
 from paceline.core.ports import Stored
+
+if TYPE_CHECKING:
+    from paceline.core.ports import Storage
 
 # How a name that is being written begins and ends: no checkpoint is called so.
 PART = ".part"
+
+
+def open_storage(url: str) -> Storage:
+    """Return the storage at this address: a path, or `s3://bucket/prefix` and the like."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return Folder(Path(url))
+    if scheme == "file":
+        return Folder(Path(rest))
+    try:
+        from paceline.store.buckets import Bucket  # only for those who have installed it
+    except ImportError:
+        raise SpecError(
+            f"{url} needs fsspec, which is not installed: pip install 'paceline[s3]' for S3."
+        ) from None
+    return Bucket(url)
+
+
+def try_out(storage: Storage) -> None:
+    """Raise CheckpointError where nothing can be kept: before any training, not after."""
+    name = f"trial-of-{uuid4().hex}"
+    with tempfile.NamedTemporaryFile() as file:
+        storage.put(name, file.name)
+    storage.delete(name)
 
 
 class Folder:
