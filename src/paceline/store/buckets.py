@@ -30,7 +30,10 @@ class Bucket:
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
         try:
-            self._files, self._root = fsspec.url_to_fs(self._url, use_listings_cache=False)
+            # Its own instance: one that is shared knows the credentials of when it was made.
+            self._files, self._root = fsspec.url_to_fs(
+                self._url, use_listings_cache=False, skip_instance_cache=True
+            )
         except ImportError as error:
             scheme = url.partition("://")[0]
             raise SpecError(
