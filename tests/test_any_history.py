@@ -209,8 +209,23 @@ class AnyHistory(RuleBasedStateMachine):
     def a_command_changes_the_slots(self, by: int, number: int) -> None:
         self.say(e.Commanded(at=self.at, number=number, command=e.ChangeSlots(by)))
 
-    @rule(which=st.integers(0, len(CONFIGS) - 1), values=st.lists(numbers, max_size=6))
-    def something_is_adopted(self, which: int, values: list[float]) -> None:
+    @rule(
+        which=st.integers(0, len(CONFIGS) - 1),
+        values=st.lists(numbers, max_size=7),
+        after=st.sampled_from([0, 0, 2]),
+        saved=st.lists(st.integers(0, 8), max_size=3, unique=True),
+        attempt=st.sampled_from([None, -1, 0]),
+    )
+    def something_is_adopted(
+        self,
+        which: int,
+        values: list[float],
+        after: int,
+        saved: list[int],
+        attempt: int | None,
+    ) -> None:
+        # Most are named as they should be; some by a name that is taken, or that an attempt has.
+        number = -1 - len(self.machine.state.adopted.trials) if attempt is None else attempt
         self.say(
             e.Adopted(
                 at=self.at,
@@ -218,8 +233,20 @@ class AnyHistory(RuleBasedStateMachine):
                 config=CONFIGS[which],
                 metrics=tuple({"loss": value} for value in values),
                 seconds=(1.0,) * len(values),
+                after=after,
+                saves=tuple(e.AdoptedSave(epoch, 10, "d") for epoch in saved),
+                attempt=number,
             )
         )
+
+    @rule(which=st.integers(0, len(CONFIGS) - 1), values=st.lists(st.floats(-2, 2), max_size=7))
+    def something_is_recalled(self, which: int, values: list[float]) -> None:
+        config = CONFIGS[which]
+        self.say(e.Recalled(at=self.at, study="another", config=config, values=tuple(values)))
+
+    @rule(draw=st.floats(0, 0.999))
+    def a_checkpoint_turns_out_to_be_spoiled(self, draw: float) -> None:
+        self.say(e.Spoiled(at=self.at, attempt=self.attempt(draw)))
 
     @rule()
     def a_driver_resumes(self) -> None:

@@ -413,12 +413,13 @@ def learns(trial: Any) -> None:  # noqa: ANN401
 
 
 def test_what_is_trained_again_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path / 'studies.db'}"
     rates = [
         pl.piecewise([(0, first), (3, second)]) for first in (0.1, 0.3) for second in (0.1, 0.2)
     ]
     codes, repeats = [], []
     for name, limit in (("ample", 10**9), ("scarce", 12_000)):
+        # A store of its own: from the same one the second would take over what the first has.
+        store = f"sqlite:///{tmp_path / name}.db"
         told: dict[str, Any] = {"metric": "loss", "mode": "min", "epochs": 9, "slots": 2}
         told |= {"name": name, "store": store, "progress": False, "checkpoint_bytes": limit}
         with pl.Study(learns, **told) as study:

@@ -42,7 +42,7 @@ class Places:
         """What goes into the log, for whoever goes on or looks."""
         told: dict[str, Value] = {}
         if self._given:
-            told["files"] = str(self.files.absolute())
+            told["files"] = str(self.files.resolve())
         if self.address is not None:
             told["checkpoints"] = self.address
         return told

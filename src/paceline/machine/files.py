@@ -12,9 +12,8 @@ from paceline.plan.tree import node_of, way
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from paceline.core.events import Saved
     from paceline.core.values import AttemptId
-    from paceline.machine.records import Attempt, Trial
+    from paceline.machine.records import Trial
 
 Name: TypeAlias = "tuple[AttemptId, int]"
 
@@ -25,7 +24,7 @@ class File(NamedTuple):
     bytes: int
     digest: str
     trial: Trial
-    width: float
+    width: float = 1.0
 
 
 class Files:
@@ -38,20 +37,19 @@ class Files:
         self.suspects: dict[int, Trial] = {}
         self._of: dict[int, list[Name]] = {}
 
-    def add(self, saved: Saved, attempt: Attempt, *, collect: bool) -> None:
+    def add(self, name: Name, file: File, *, collect: bool) -> None:
         """A checkpoint was saved: its node knows it; it is accounted for where it may go again."""
-        name, trial = (attempt.id, saved.epoch), attempt.trial
+        node = node_of(file.trial.leaf, max(name[1], 1))
         if collect:
             self.drop(name)
-            self.files[name] = File(saved.bytes, saved.digest, trial, attempt.width)
-            self.bytes += saved.bytes
-            self._of.setdefault(trial.id, []).append(name)
-        node = node_of(trial.leaf, max(saved.epoch, 1))
+            self.files[name] = file
+            self.bytes += file.bytes
+            self._of.setdefault(file.trial.id, []).append(name)
         if node.saves is None:
             node.saves = {}
-        node.saves[saved.epoch] = attempt.id
+        node.saves[name[1]] = name[0]
         if collect:
-            self.suspect(trial)
+            self.suspect(file.trial)
 
     def drop(self, name: Name, trial: Trial | None = None) -> None:
         """A checkpoint is gone; one that is not accounted for is found on the trial's way."""

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from paceline.core.decisions import Launch
-from paceline.core.events import Saved
+from paceline.core.events import Adopted, Saved
 from paceline.machine.state import StudyState
-from paceline.machine.tidying import Need, branches_at, may_begin_alike, needs, slot_seconds
+from paceline.machine.tidying import (
+    Need,
+    branches_at,
+    may_begin_alike,
+    may_come,
+    needs,
+    slot_seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +31,8 @@ if TYPE_CHECKING:
 class CheckpointRow(Struct, frozen=True, kw_only=True):
     """A checkpoint, and what it is good for."""
 
-    # Its name: the attempt that saved it, and the epochs of training in it.
+    # Its name: the attempt that saved it, below zero where that was another study's, and the
+    # epochs of training in it.
     attempt: int
     epoch: int
     # Who needs it; where nobody does, on whose path it lies.
@@ -47,22 +55,25 @@ def inventory_of(steps: Iterable[Step]) -> tuple[StudyState, list[CheckpointRow]
             state.apply(entry)
             if isinstance(entry, Saved):
                 used[entry.attempt, entry.epoch] = state.now
+            elif isinstance(entry, Adopted):
+                used.update(((entry.attempt, save.epoch), state.now) for save in entry.saves)
             elif isinstance(entry, Launch) and entry.source is not None:
                 used[entry.source, entry.start] = state.now
     over = state.end is not None
     found: dict[Name, dict[Need, list[int]]] = {}
     for name, need, trial in needs(state, state.trials, over=over):
         found.setdefault(name, {}).setdefault(need, []).append(trial.id)
-    if not over and may_begin_alike(state):
-        for name, file in state.files.files.items():
-            if branches_at(file.trial, name[1]):
-                found.setdefault(name, {})[Need.BRANCH] = [file.trial.id]
+    more, repeatable = not over and may_begin_alike(state), not over and may_come(state)
+    for name, file in state.files.files.items():
+        if more and branches_at(file.trial, name[1]):
+            found.setdefault(name, {})[Need.BRANCH] = [file.trial.id]
+        if repeatable and name[0] < 0:
+            found.setdefault(name, {})[Need.REPEAT] = [file.trial.id]
     rows = [
         CheckpointRow(
             attempt=name[0],
             epoch=name[1],
-            trials=sorted({t for ids in found.get(name, {}).values() for t in ids})
-            or [file.trial.id],
+            trials=_trials(found.get(name, {}), file.trial.id),
             bytes=file.bytes,
             idle_s=state.now - used[name],
             slot_seconds=slot_seconds(state, name),
@@ -74,6 +85,12 @@ def inventory_of(steps: Iterable[Step]) -> tuple[StudyState, list[CheckpointRow]
     ]
     rows.sort(key=lambda row: (row.trials, row.epoch, row.attempt))
     return state, rows
+
+
+def _trials(found: dict[Need, list[int]], own: int) -> list[int]:
+    # Trials of other studies have numbers below zero, which mean nothing to anybody else.
+    ids = {number for numbers in found.values() for number in numbers} or {own}
+    return sorted(number for number in ids if number >= 0)
 
 
 def _why(need: Need, trials: list[int]) -> str:

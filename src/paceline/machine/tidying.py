@@ -27,6 +27,7 @@ class Need(StrEnum):
     GO_ON = "a trial goes on from it"
     RESULT = "a trial's result"
     BRANCH = "trials may come that branch there"
+    REPEAT = "trials may come that repeat what was taken over"
 
 
 # What somebody stands on at this moment.
@@ -62,7 +63,11 @@ def superfluous(state: StudyState, *, over: bool = False) -> list[Name]:
         files.suspect_all()  # who finishes better takes another's place among the best
     suspects = list(files.suspects.values())
     files.suspects.clear()
-    names = [name for trial in suspects for name in files.of(trial)]
+    names = [name for trial in suspects for name in files.of(trial) if name[0] >= 0]
+    # Whoever repeats what was adopted may come as long as anybody may. Then it is like any other;
+    # but those who need it are not those whose it is.
+    repeatable = not over and may_come(state)
+    names += (name for name in files.files if name[0] < 0 and not repeatable)
     if not names:
         return []
     # Where prefixes are shared, anybody may need anybody's.
@@ -97,6 +102,7 @@ def beyond_budget(state: StudyState, *, over: bool = False) -> list[Name]:
         node = node_of(file.trial.leaf, max(name[1], 1))
         kept = state.spec.saves.best is not None and name in asked
         again = node in ahead or (more and branches_at(file.trial, name[1]))
+        again = again or (name[0] < 0 and may_come(state))
         if kept or (again and not over):
             wanted.add(name)
     left = files.bytes
@@ -138,10 +144,15 @@ def slot_seconds(state: StudyState, name: Name, without: Collection[Name] = ()) 
 def may_begin_alike(state: StudyState) -> bool:
     """Say whether trials may still come that begin like one there is."""
     # Where no two have begun alike, as with rates drawn from a range, none will.
-    alike = len(state.tree.roots) < max(2, len(state.trials))
+    paths = len(state.trials) + len(state.adopted.trials)
+    alike = len(state.tree.roots) < max(2, paths)
+    return state.spec.share and may_come(state) and alike
+
+
+def may_come(state: StudyState) -> bool:
+    """Say whether there may be more trials."""
     # An outside tuner's configs come without the generator.
-    open_ = state.spec.standing or not state.closed
-    return state.spec.share and open_ and alike
+    return state.spec.standing or not state.closed
 
 
 def branches_at(trial: Trial, epoch: int) -> bool:

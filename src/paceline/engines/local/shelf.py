@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Name = tuple[AttemptId, int]
 
 _NAMED = re.compile(r"(\d+)-(\d+)\.ckpt")
+_ADOPTED = re.compile(r"adopted-(\d+)-(\d+)\.ckpt")
 
 
 class Shelf:
@@ -144,7 +145,7 @@ class Shelf:
             return
         for path in self.checkpoints.glob(f"*{attempt}-*"):
             found = _NAMED.search(path.name)
-            if found is None or int(found[1]) != attempt:
+            if found is None or int(found[1]) != attempt or _ADOPTED.search(path.name):
                 continue
             if path.name != found[0] or (attempt, int(found[2])) not in self._digests:
                 path.unlink(missing_ok=True)
@@ -176,6 +177,10 @@ class Shelf:
         return self.checkpoints / f"attempt-{attempt}.meeting"
 
 
-def _name(written: str) -> Name | None:
-    found = _NAMED.fullmatch(written)
-    return None if found is None else (int(found[1]), int(found[2]))
+def _name(file: str) -> Name | None:
+    """Return the checkpoint that a file of this name is; None: it is none."""
+    found = _NAMED.fullmatch(file)
+    if found is not None:
+        return int(found[1]), int(found[2])
+    found = _ADOPTED.fullmatch(file)
+    return None if found is None else (-int(found[1]), int(found[2]))
