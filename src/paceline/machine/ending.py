@@ -22,6 +22,7 @@ class Ender(Protocol):
     @property
     def state(self) -> StudyState: ...
     def decide(self, decision: AnyDecision) -> None: ...
+    def end(self, decision: d.End) -> None: ...
 
 
 def number_of(view: StudyState | Group) -> int:
@@ -32,7 +33,7 @@ def number_of(view: StudyState | Group) -> int:
 def end(machine: Ender, view: StudyState | Group, cause: d.EndCause, why: str) -> None:
     """End a study; of several, that one alone, and all with the last."""
     if not isinstance(view, Group):
-        machine.decide(d.End(cause=cause, why=why))
+        machine.end(d.End(cause=cause, why=why))
         return
     machine.decide(d.Leave(group=view.number, cause=cause, why=why))
     for trial in view.trials:
@@ -44,7 +45,7 @@ def end(machine: Ender, view: StudyState | Group, cause: d.EndCause, why: str) -
     if None not in ends:
         # What ended all of them; where they ended differently, nothing is left to run.
         last = causes.pop() if len(causes) == 1 else d.EndCause.QUIET
-        machine.decide(d.End(cause=last, why=f"all {len(ends)} studies have ended"))
+        machine.end(d.End(cause=last, why=f"all {len(ends)} studies have ended"))
 
 
 def why_quiet(view: StudyState | Group, state: StudyState) -> tuple[d.EndCause, str]:

@@ -116,6 +116,12 @@ class Machine:
         self._out.append(decision)
         self.take(decision)
 
+    def end(self, decision: d.End) -> None:
+        """End the study, and first give up what was kept for those who would have gone on."""
+        self.state.files.suspect_all()
+        self._collect(over=True)
+        self.decide(decision)
+
     def credit(self, trial: Trial) -> None:
         """Give the trial what is already known of its path, judging it after each epoch."""
         while trial.alive and trial.epoch < trial.goal and self.state.end is None:
@@ -313,12 +319,14 @@ class Machine:
                     )
                 )
 
-    def _collect(self) -> None:
+    def _collect(self, *, over: bool = False) -> None:
         """Give up checkpoints that nobody needs, and those that do not fit."""
-        for names, why in (
-            (superfluous(self.state), "nobody needs them any more"),
-            (beyond_budget(self.state), f"all may take {self.state.spec.saves.bytes} bytes"),
+        limit = self.state.spec.saves.bytes
+        for find, why in (
+            (superfluous, "nobody needs them any more"),
+            (beyond_budget, f"all may take {limit} bytes, and these cost least to train again"),
         ):
+            names = find(self.state, over=over)
             if names:
                 self.decide(d.Drop(checkpoints=tuple(sorted(names)), why=why))
 

@@ -138,6 +138,7 @@ class StudyState:
         self._tick(event.at)
         if event.deadline_s is not None:
             self.deadline_s = event.deadline_s
+        self.files.suspect_all()
 
     def _tick(self, at: float) -> None:
         if at > self.now:
@@ -194,7 +195,7 @@ class StudyState:
             trial.best_epoch = epoch
             if loss < self.best_loss:
                 if self.best is not None and self.spec.saves.collect:
-                    self.files.suspects[self.best.id] = self.best
+                    self.files.suspect(self.best)
                 self.best, self.best_loss, self.best_epoch = trial, loss, epoch
         if epoch == trial.leaf.end:
             self._over(trial, Status.FINISHED)
@@ -206,8 +207,8 @@ class StudyState:
         attempt = self.attempts.get(event.attempt)
         if attempt is None or not attempt.start <= event.epoch <= attempt.epoch:
             return
-        name, file = (attempt.id, event.epoch), File(event.bytes, event.digest, attempt.trial)
-        self.files.add(name, file, collect=self.spec.saves.collect)
+        file = File(event.bytes, event.digest, attempt.trial, attempt.width)
+        self.files.add((attempt.id, event.epoch), file, collect=self.spec.saves.collect)
         self._settle_save(attempt, event.epoch)
         self.paces.saved(event.seconds)
 
@@ -326,7 +327,7 @@ class StudyState:
         self.paces.forget(trial.id)
         self.moving.pop(trial.id, None)
         if self.spec.saves.collect:
-            self.files.suspects[trial.id] = trial
+            self.files.suspect(trial)
 
     def _credit(self, decision: d.Credit) -> None:
         trial = self.trials[decision.trial]
