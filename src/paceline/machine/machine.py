@@ -274,7 +274,7 @@ class Machine:
             if not attempt.members and not attempt.trial.alive:
                 self.decide(d.Halt(attempt=attempt.id, why="nobody needs it any more"))
                 continue
-            order = order_for(attempt)
+            order = order_for(attempt, self.state.rides.paths)
             if order != (attempt.trial, attempt.goal, attempt.save_at):
                 self.decide(
                     d.Amend(

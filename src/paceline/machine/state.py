@@ -44,7 +44,6 @@ class StudyState:
         self.attempts: dict[int, Attempt] = {}
         self.launches = 0
         self.slots = Slots()
-        self.rides = Rides()
         self.delivered: Sequence[Trial] = ()
         self.departed: Sequence[Trial] = ()
         # The trial that the last forecast, wake or failure was about; None where it came unasked.
@@ -77,6 +76,7 @@ class StudyState:
         self.meter = Meter()
         self.files = Files()
         self.paces = Paces()
+        self.rides = Rides(self.paces)
         # Whether trials may have other widths than one slot; what trials on the move go on with.
         self.elastic = False
         self.moving: dict[TrialId, float] = {}
@@ -85,7 +85,7 @@ class StudyState:
 
     @property
     def ready(self) -> Collection[TrialId]:
-        return self.rides.ready.keys()
+        return self.rides.ready
 
     @property
     def running(self) -> int:
@@ -171,10 +171,7 @@ class StudyState:
             self.repeats += 1
             self.mismatches += node.losses[at] != loss
         if leaf.parent is not None:
-            # At a node's end it may stay to save; one epoch further it has moved on for certain.
-            if epoch == node.end or epoch == node.start + 1:
-                self.rides.station(attempt)
-            self.rides.part(attempt)
+            self.rides.passed(attempt, node, event)
 
     def _deliver(self, trial: Trial, epoch: int, loss: float) -> None:
         self.reports += 1
