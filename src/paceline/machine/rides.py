@@ -112,6 +112,8 @@ class Rides:
         for node in way(attempt.trial.leaf):
             if attempt in node.runners:
                 node.runners = _without(node.runners, attempt)
+        parted = shared_until(trial.leaf, attempt.trial.leaf)
+        attempt.turns += ((attempt.version, parted),)
         attempt.trial = trial
         self.station(attempt)
 

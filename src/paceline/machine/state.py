@@ -145,7 +145,7 @@ class StudyState:
             self.strays += 1
             return
         leaf = attempt.trial.leaf
-        if epoch > leaf.end:
+        if epoch > leaf.end or (attempt.turns and attempt.strayed(epoch, event.version)):
             self.strays += 1
             return
         attempt.epoch = epoch

@@ -191,6 +191,7 @@ class LocalEngine:
                     metrics=message.metrics,
                     seconds=message.seconds,
                     memory=message.memory,
+                    version=message.version,
                 )
                 self._told.append(report)
                 if self._better(report):
