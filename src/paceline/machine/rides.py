@@ -24,13 +24,14 @@ T = TypeVar("T")
 class Rides:
     """Ready trials, carried trials, and the attempts whose order may have to change."""
 
-    __slots__ = ("_branched", "paths", "ready", "touched")
+    __slots__ = ("branched", "paths", "ready", "touched")
 
     def __init__(self, paces: Paces) -> None:
         # Longest path first; while no two trials part anywhere, longest waiting first.
         self.ready = Waiting()
         self.paths = Paths(paces)
-        self._branched = False
+        # Whether any two trials part after a common beginning.
+        self.branched = False
         # Attempts whose members or goals changed since their orders were last looked at.
         self.touched: dict[int, Attempt] = {}
 
@@ -58,6 +59,7 @@ class Rides:
 
     def attach(self, trial: Trial) -> None:
         """Let a running attempt carry the trial, or make it ready."""
+        self.branched = self.branched or trial.leaf.parent is not None
         known = known_on(trial.leaf)
         if trial.goal <= known:
             return  # it only has to be credited with what is known
@@ -70,9 +72,8 @@ class Rides:
             self.touched[attempt.id] = attempt
 
     def _wait(self, trial: Trial) -> None:
-        self._branched = self._branched or trial.leaf.parent is not None
         length = inf
-        if self._branched:
+        if self.branched:
             saved = saved_on(trial.leaf, known_on(trial.leaf))
             length = self.paths.left(trial, 0 if saved is None else saved[0])
         self.ready.add(trial.id, length)

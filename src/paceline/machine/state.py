@@ -170,7 +170,7 @@ class StudyState:
         else:
             self.repeats += 1
             self.mismatches += node.losses[at] != loss
-        if leaf.parent is not None:
+        if self.rides.branched or leaf.parent is not None:
             self.rides.passed(attempt, node, event)
 
     def _deliver(self, trial: Trial, epoch: int, loss: float) -> None:
