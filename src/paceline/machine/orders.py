@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from paceline.machine.paths import Paths
     from paceline.machine.records import Attempt, Trial
 
+# In this time an order has certainly come to the attempt that it is for.
+_HEARD_S = 0.1
+
 
 class Order(NamedTuple):
     """Follow this trial's path up to this epoch, and save at these on the way."""
@@ -73,12 +76,14 @@ def _leader(ahead: list[Trial], lead: Trial, epoch: int, paths: Paths) -> Trial:
     """Return whose path to follow: the longest that is left.
 
     All of them are cleared by the policy, so that it treats them alike. Whoever leads is replaced
-    only where the other loses more by waiting than it costs to start elsewhere.
+    only where the other loses more by waiting than it costs to start elsewhere, and where the
+    attempt will hear of it before it has begun the next epoch.
     """
     left = {trial: paths.left(trial, epoch) for trial in ahead}
     best = max(ahead, key=lambda trial: (left[trial], trial.goal, -trial.id))
-    if lead in left and left[best] - left[lead] <= paths.start_s(epoch):
-        return lead
+    if lead in left:
+        worth = left[best] - left[lead] > paths.start_s(epoch)
+        return best if worth and paths.epoch_s(lead) >= _HEARD_S else lead
     return best
 
 

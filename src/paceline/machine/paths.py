@@ -52,7 +52,7 @@ class Paths:
         An epoch takes what its setting has taken; before that is known, what the trial's own last
         epochs took; before that, what any epoch took. There is a save at each branch on the way.
         """
-        own, nodes = self._own(trial), way(trial.leaf)
+        own, nodes = self.epoch_s(trial), way(trial.leaf)
         seconds = self.start_s(start)
         for node in nodes:
             if node.end <= start or node.start >= trial.goal:
@@ -68,7 +68,8 @@ class Paths:
         # What is equal must not differ by how it was added up.
         return round(seconds, 6)
 
-    def _own(self, trial: Trial) -> float:
+    def epoch_s(self, trial: Trial) -> float:
+        """Return what the last epochs known on the trial's path took; or any, or else a second."""
         for node in way(trial.leaf):
             if node.seconds:
                 return sum(node.seconds) / len(node.seconds)
