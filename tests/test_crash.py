@@ -328,25 +328,26 @@ def parent(pid: int) -> int:
     return 0
 
 
-# After so many rounds of the driver's loop: in the trunk, at the branches, in the leaves.
-MOMENTS = [(0, "all"), (2, "driver"), (4, "worker"), (8, "all"), (13, "nursery"), (19, "driver")]
+# In the trunk, at the branches, in the leaves: so many reports or checkpoints into a worker.
+MOMENTS = [
+    ("in report", "all", 1),
+    ("in report", "worker", 2),
+    ("in report", "driver", 3),
+    ("in report", "nursery", 6),
+    ("before rename", "all", 0),
+    ("after rename", "driver", 1),
+]
 
 
-@pytest.mark.parametrize(("rounds", "victim"), MOMENTS)
+@pytest.mark.parametrize(("place", "victim", "after"), MOMENTS)
 def test_a_crash_in_a_tree_of_stages_costs_the_running_epochs_and_no_others(
-    rounds: int, victim: str, tmp_path: Path
+    place: str, victim: str, after: int, tmp_path: Path
 ) -> None:
     # Nine schedules begin alike, and all of them are known when the first is launched.
-    mortal = Mortal(tmp_path, "shared", 9)
-    with mortal.begin() as driver:
-        heard = said(driver)
-        worker = reporter(heard, rounds)
-        while worker is not None and not kill(mortal, driver, victim, worker):
-            worker = reporter(heard, 0)  # the one that was to die has just ended by itself
-        assert worker is not None, "the study was over before anybody died"
-        for _ in heard:
-            pass
-    assert driver.returncode in (0, -signal.SIGKILL)
+    mortal = Mortal(tmp_path, "shared", 9, at=place, victim=victim, after=after)
+    code = mortal.run()
+    assert mortal.died
+    assert code == (-signal.SIGKILL if victim in ("driver", "all") else 0)
     assert mortal.run() == 0
     mortal.nobody_is_left()
     mortal.is_sound()
