@@ -135,7 +135,7 @@ def compared(space: Space, tuner: str) -> dict[str, Any]:
 
 
 def _cut(trace: Trace, log: list[Step]) -> Trace:
-    """Return a trace with each schedule as far as a study asked for it, without those it did not."""
+    """Return a trace with each schedule as far as a study asked for it."""
     state = StudyState()
     for entry in (entry for step in log for entry in step.entries):
         state.apply(entry)
@@ -228,9 +228,11 @@ def _page(rows: list[dict[str, Any]], nothing: list[dict[str, Any]], known: dict
         f"save {COSTS['save_s']:g} s, a restore {COSTS['restore_s']:g} s. Schedules come one by "
         "one, in an order by lot. *Limit*: how many times as many epochs the trials asked for as "
         "there are different ones among them; *above it*: how much more slot time was held than "
-        "the different epochs take, for starts, saves, restores and what was trained twice. Without "
-        "sharing the same epochs are trained, schedule by schedule, first in first out: a tuner "
-        "that stops early would ask for others. `asha` does not drain here: it would train all. "
+        "the different epochs take, for starts, saves, restores and what was trained twice. "
+        "Without sharing the same epochs are trained, schedule by schedule, first in first out: a "
+        "tuner that stops early would ask for others. Nobody waits at rungs there, as in a "
+        "tuner's own run, and it pays a start for each schedule, so that more may be saved than "
+        "the limit. `asha` does not drain here: it would train all. "
         f"{spaces}. Curves are made up: only who is stopped depends on them.\n\n"
         "Published, on other spaces and other machines: GPU-hours 5.73x and 6.6x less, end to end "
         "4.13x sooner (stage-based tuning, 20 GPUs); 4.81x and 2.76x for one study, 6.77x and "
