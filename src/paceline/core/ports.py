@@ -130,7 +130,7 @@ class Demands(Protocol):
 
     def running(self) -> Iterator[Demand]: ...
     def waiting(self) -> Iterator[Demand]:
-        """Those who want a slot and have none, longest waiting first; the asking one is not."""
+        """Those who want a slot and have none, in the order of `ready`; the asking one is not."""
         ...
 
     @property

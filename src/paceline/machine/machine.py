@@ -160,6 +160,11 @@ class Machine:
     def _reported(self, event: e.Reported) -> None:
         for trial in self.state.delivered:
             self._news(trial)
+        attempt = self.state.attempts.get(event.attempt)
+        astray = attempt is not None and attempt.strayed(event.epoch, event.version)
+        if attempt is not None and astray and not attempt.halting:
+            why = f"it was past epoch {attempt.epoch} when it was told to turn there"
+            self.decide(d.Halt(attempt=attempt.id, why=why))
 
     def _attempt_ended(self, event: e.Ended) -> None:
         trial = self.state.subject
@@ -306,7 +311,7 @@ class Machine:
             if not attempt.members and not attempt.trial.alive:
                 self.decide(d.Halt(attempt=attempt.id, why="nobody needs it any more"))
                 continue
-            order = order_for(attempt)
+            order = order_for(attempt, self.state.rides.paths)
             if order != (attempt.trial, attempt.goal, attempt.save_at):
                 self.decide(
                     d.Amend(

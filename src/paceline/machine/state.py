@@ -46,7 +46,6 @@ class StudyState:
         self.attempts: dict[int, Attempt] = {}
         self.launches = 0
         self.slots = Slots()
-        self.rides = Rides()
         self.delivered: Sequence[Trial] = ()
         self.departed: Sequence[Trial] = ()
         # The trial that the last forecast, wake or failure was about; None where it came unasked.
@@ -80,6 +79,7 @@ class StudyState:
         self.files = Files()
         self.adopted = Adoptions()
         self.paces = Paces()
+        self.rides = Rides(self.paces)
         # Whether trials may have other widths than one slot; what trials on the move go on with.
         self.elastic = False
         self.moving: dict[TrialId, float] = {}
@@ -89,7 +89,7 @@ class StudyState:
 
     @property
     def ready(self) -> Collection[TrialId]:
-        return self.rides.ready.keys()
+        return self.rides.ready
 
     @property
     def running(self) -> int:
@@ -153,7 +153,7 @@ class StudyState:
             self.strays += 1
             return
         leaf = attempt.trial.leaf
-        if epoch > leaf.end:
+        if epoch > leaf.end or (attempt.turns and attempt.strayed(epoch, event.version)):
             self.strays += 1
             return
         attempt.epoch = epoch
@@ -178,11 +178,8 @@ class StudyState:
         else:
             self.repeats += 1
             self.mismatches += node.losses[at] != loss
-        if leaf.parent is not None:
-            # At a node's end it may stay to save; one epoch further it has moved on for certain.
-            if epoch == node.end or epoch == node.start + 1:
-                self.rides.station(attempt)
-            self.rides.part(attempt)
+        if self.rides.branched or leaf.parent is not None:
+            self.rides.passed(attempt, node, event)
 
     def _deliver(self, trial: Trial, epoch: int, loss: float) -> None:
         self.reports += 1

@@ -134,6 +134,8 @@ class Report(Message, frozen=True, kw_only=True):
     saved: Wrote | Skipped | None = None
     # The share of its slot's memory that it holds, told once.
     memory: float = 0.0
+    # The order by which the epoch was trained.
+    version: int = 0
 
 
 class Spoilt(Message, frozen=True, kw_only=True):

@@ -55,7 +55,7 @@ class Trial:
         self._branches: Sequence[int] | None = None
         self._goal = begin.goal
         self._save_at = begin.save_at
-        self._version = 0
+        self._version = self._under = 0
         self._best = math.inf if begin.best is None else begin.best
         self._keeper = Keeper()
         # Epochs done; the epoch being trained, None outside one; when it began.
@@ -178,6 +178,7 @@ class Trial:
             if self.size > 1:
                 seed_everything(seed_of(self.seed, self.rank, self._epoch))
             self._began = time.monotonic()
+            self._under = self._version
             yield self._epoch
             if self._done == self._epoch:
                 raise TrialError(
@@ -217,6 +218,7 @@ class Trial:
                 seconds=seconds,
                 saved=saved,
                 memory=self._memory(),
+                version=self._under,
             )
         )
         if not precious:

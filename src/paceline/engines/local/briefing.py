@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paceline.plan.saving import SAVE_SHARE
 from paceline.worker.channel import Begin
 from paceline.worker.trial import name_of
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from paceline.core.values import Config, StudySpec
     from paceline.engines.local.devices import Devices
     from paceline.engines.local.shelf import Shelf
-
-# Saving may take a twentieth of the time, no more: that bounds what a crash costs.
-_SAVE_SHARE = 20.0
 
 
 class Briefing:
@@ -59,7 +57,7 @@ class Briefing:
                 metric=spec.metric,
                 sign=spec.sign,
                 best=best,
-                patience=_SAVE_SHARE,
+                patience=SAVE_SHARE,
                 width=launch.width,
                 rank=rank,
                 meeting=meeting,

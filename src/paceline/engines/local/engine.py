@@ -199,6 +199,7 @@ class LocalEngine:
                     metrics=message.metrics,
                     seconds=message.seconds,
                     memory=message.memory,
+                    version=message.version,
                 )
                 if self._bests.beaten(report):
                     self._spread_best(life)
