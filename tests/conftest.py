@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from paceline.machine.checks import complaints
 from paceline.machine.machine import Machine
+from postgres_kit import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,3 +51,11 @@ def traces() -> Path:
     if not TRACES.is_dir():
         pytest.skip(f"no recorded traces at {TRACES}: set PACELINE_TRACES to their folder")
     return TRACES
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL server of the tests' own; they are skipped where there is none."""
+    cluster = Cluster()
+    yield cluster
+    cluster.close()

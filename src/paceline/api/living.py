@@ -31,7 +31,7 @@ def refuse_known(url: str, study: str, resume: str) -> None:
     if study not in _names(url):
         return
     with opened(url) as store:
-        holder = holder_of(store, study)
+        holder = store.holder(study)
         if holder is not None:
             raise StudyRunning(
                 f"study {study!r} in {url} is running ({holder}): wait, stop it with "
@@ -49,21 +49,11 @@ def refuse_known(url: str, study: str, resume: str) -> None:
     )
 
 
-def holder_of(store: Store, study: str) -> str | None:
-    """Return who drives a study, such as `process 4711`; None where nobody does."""
-    try:
-        # Where this succeeds it is given up again when the store is closed.
-        store.claim(study)
-    except StudyRunning as running:
-        return running.holder
-    return None
-
-
 def command(store: Store, study: str, order: Command) -> str | None:
     """Put an order into a living study's inbox and return who will hear it; None: nobody."""
     first = next(store.read(study), None)
     spec_of([] if first is None else [first])
-    holder = holder_of(store, study)
+    holder = store.holder(study)
     if holder is None:
         return None
     if first is not None and isinstance(first.event, Opened) and "source" in first.event.engine:
