@@ -1,7 +1,7 @@
 """A PostgreSQL server for tests: a cluster of their own, on a socket in a folder of its own.
 
-Nothing of the system's own servers is touched. Where PostgreSQL is not installed, tests that need it
-are skipped with a word.
+Nothing of the system's own servers is touched. Where PostgreSQL is not installed, tests that need
+it are skipped with a word.
 """
 
 from __future__ import annotations
@@ -65,12 +65,10 @@ class Cluster:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        settings = " ".join(
-            f"-c {each}" for each in [*_SETTINGS, f"unix_socket_directories={self.folder}"]
-        )
-        self._run(
-            "pg_ctl", "-D", self._data, "-l", self.folder / "log", "-w", "-o", settings, "start"
-        )
+        settings = [*_SETTINGS, f"unix_socket_directories={self.folder}"]
+        given = " ".join(f"-c {each}" for each in settings)
+        log = self.folder / "log"
+        self._run("pg_ctl", "-D", self._data, "-l", log, "-w", "-o", given, "start")
 
     def stop(self) -> None:
         """End the server at once, as a crash would."""
@@ -104,19 +102,17 @@ class Cluster:
 
     def _run(self, program: str, *arguments: str | Path) -> None:
         command = [self._programs / program, *arguments]
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            **self._user,
-        )
-        assert done.returncode == 0, done.stdout
+        # Into a file: the server that one of them starts would keep a pipe open.
+        said = self.folder / "said"
+        with said.open("w") as file:
+            done = subprocess.run(
+                command, cwd=self.folder, stdout=file, stderr=file, check=False, **self._user
+            )
+        assert done.returncode == 0, said.read_text()
 
 
 class Cutter:
-    """Stands between a store and the server, and cuts the line at the commit of a batch of steps."""
+    """Stands between a store and the server, and cuts the line where steps are committed."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self._server = str(cluster.folder / _SOCKET)

@@ -1,4 +1,4 @@
-"""The PostgreSQL store: the contract, a server that comes and goes, one driver a study, addresses."""
+"""The PostgreSQL store: the contract, servers that come and go, one driver a study, addresses."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from paceline.core.errors import StoreError, StudyRunning
-from paceline.core.events import ChangeSlots
+from paceline.core.events import CapacityChanged, ChangeSlots
 from paceline.store import folder_of, open_store, shown, sql
-from paceline.testing.stores import DurableStoreContract, StoreContract, sample_log
+from paceline.testing.stores import DurableStoreContract, StoreContract, numbered, sample_log
 from postgres_kit import PASSWORD, WALLED, Cutter
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def store(url: str) -> Iterator[Store]:
 
 class TestPostgresStore(DurableStoreContract):
     @pytest.fixture(autouse=True)
-    def place(self, url: str) -> None:
+    def somewhere(self, url: str) -> None:
         self.url = url
 
     def make(self, tmp_path: Path) -> Store:
@@ -51,7 +51,7 @@ class TestPostgresStore(DurableStoreContract):
 
 class TestLazyPostgresStore(StoreContract):
     @pytest.fixture(autouse=True)
-    def place(self, url: str) -> None:
+    def somewhere(self, url: str) -> None:
         self.url = url
 
     def make(self, tmp_path: Path) -> Store:
@@ -112,21 +112,21 @@ def test_a_driver_that_was_cut_off_cannot_write_over_the_one_that_took_its_study
         assert list(second.read("study")) == log
 
 
-@pytest.mark.parametrize("length", [3, 4, 5])
+# The first driver's two steps have five entries.
+@pytest.mark.parametrize("entries", [1, 2, 5, 6])
 def test_a_driver_that_was_cut_off_finds_out_that_another_one_came_and_went(
-    store: Store, url: str, cluster: Cluster, length: int
+    store: Store, url: str, cluster: Cluster, entries: int
 ) -> None:
     log = sample_log()
+    assert log[4].number - log[2].number == 5
     store.append("study", log[:2])
     cluster.end_sessions()
-    other = sample_log(reports=9)
-    assert other[2] == log[2]
+    other = numbered([(CapacityChanged(at=7.0, slots=()), ())] * entries, log[2].number)
     with closing(open_store(url, create=False)) as second:
-        second.append("study", log[2:length])
-    changed = [*log[2:3], *sample_log("other", reports=5)[3:4]]
+        second.append("study", other)
     with pytest.raises(StoreError, match="was written by another driver while the connection was"):
-        store.append("study", changed if length == 4 else log[2:4])
-    assert list(store.read("study")) == log[:length]
+        store.append("study", log[2:4])
+    assert list(store.read("study")) == [*log[:2], *other]
 
 
 @pytest.mark.parametrize("delivered", [True, False])
@@ -134,12 +134,14 @@ def test_a_line_that_breaks_at_the_commit_loses_nothing_and_doubles_nothing(
     url: str, cluster: Cluster, tmp_path: Path, delivered: bool
 ) -> None:
     log = sample_log()
-    with Cutter(cluster, tmp_path) as cutter:
-        with closing(open_store(cutter.url(url), create=True)) as store:
-            for step in log:
-                cutter.deliver = delivered
-                store.append("study", [step])
-                assert cutter.deliver is None
+    with (
+        Cutter(cluster, tmp_path) as cutter,
+        closing(open_store(cutter.url(url), create=True)) as store,
+    ):
+        for step in log:
+            cutter.deliver = delivered
+            store.append("study", [step])
+            assert cutter.deliver is None
     with closing(open_store(url, create=False)) as store:
         assert list(store.read("study")) == log
 
@@ -147,10 +149,7 @@ def test_a_line_that_breaks_at_the_commit_loses_nothing_and_doubles_nothing(
 # A server that goes away.
 
 
-def test_a_server_that_restarts_is_waited_for(
-    store: Store, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sql, "PAUSE_S", 0.01)
+def test_a_server_that_restarts_is_waited_for(store: Store, cluster: Cluster) -> None:
     log = sample_log()
     store.append("study", log[:2])
     cluster.stop()

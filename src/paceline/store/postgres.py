@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -83,7 +84,7 @@ class PostgresServer:
                 f"{self.name} needs psycopg: install it with pip install 'paceline[postgres]'."
             ) from None
 
-        def settle(session: Session, _: object) -> None:
+        def settle(session: Session[Any], _: object) -> None:
             session.autocommit = True
             # A server may be set up to promise more than `on`, which is not ours to take away.
             if not durable:
@@ -181,7 +182,6 @@ class SessionClaims:
         session, self._session = self._session, None
         if session is None:
             return
-        _sockets.discard(_socket_of(session))
         # Said in so many words: a server may take its time to see that a session has ended. Where
         # it is gone, so are the claims.
         with suppress(DBAPIError), session.begin():
@@ -206,6 +206,9 @@ class SessionClaims:
         return session
 
     def _begin(self, session: Connection) -> None:
+        held = session.connection.driver_connection
+        assert held is not None
+        _open.add(held)
         # Its end must be the session's end; a pool would keep both.
         session.detach()
         with session.begin():
@@ -224,7 +227,6 @@ class SessionClaims:
                     f"{self._name} was lost: this driver has stopped, and its log is whole.",
                     running.holder,
                 ) from None
-        _sockets.add(_socket_of(session))
 
     def _lock(self, session: Connection, study: str) -> None:
         from psycopg.errors import LockNotAvailable
@@ -240,24 +242,18 @@ class SessionClaims:
             raise being_written(study, self._name, holder) from None
 
 
-def _socket_of(session: Connection) -> int:
-    driver: Session | None = session.connection.driver_connection
-    # A lost one has none, and is in nobody's way.
-    return -1 if driver is None or driver.closed else driver.fileno()
-
-
-_sockets: set[int] = set()
+# Sessions that hold claims, as the driver knows them.
+_open: WeakSet[Session[Any]] = WeakSet()
 
 
 def _let_go() -> None:
     # A forked child has the same open socket, and would keep the session alive after its parent's
     # death. The number stays taken, so that no clean-up meets a file of somebody else.
-    if _sockets:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for number in _sockets:
-            os.dup2(nothing, number)
-        os.close(nothing)
-        _sockets.clear()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for session in _open:
+        if not session.closed:
+            os.dup2(nothing, session.fileno())
+    os.close(nothing)
 
 
 os.register_at_fork(after_in_child=_let_go)

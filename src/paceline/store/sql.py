@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import insert, inspect, select
@@ -47,9 +48,9 @@ T = TypeVar("T")
 
 # Steps a lazy store gathers before it commits them.
 GROUP = 2_000
-# How long a database that was there may be away, and how long to wait before asking again.
+# How long a database that was there may be away, and how long to wait at most before asking again.
 PATIENCE_S = 60.0
-PAUSE_S = 0.5
+PAUSE_S = 1.0
 
 
 class Claims(Protocol):
@@ -346,7 +347,8 @@ class SqlStore:
         """Do something with the database, again where it was away; complain in our words."""
         self._need_open()
         until = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
-        while True:
+        # At once, and then less and less often: mostly a line is lost, and not what it leads to.
+        for pause in chain((0.0, 0.05, 0.1, 0.2, 0.4), repeat(PAUSE_S)):
             try:
                 return work()
             except DBAPIError as error:
@@ -357,7 +359,8 @@ class SqlStore:
                 raise StoreError(
                     f"the study name {error.object!r} is not text: choose another name."
                 ) from error
-            time.sleep(PAUSE_S)
+            time.sleep(pause)
+        raise AssertionError("the pauses never end")
 
     def _need_open(self) -> None:
         if self._closed:
