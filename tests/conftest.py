@@ -11,10 +11,12 @@ from hypothesis import HealthCheck, settings
 
 from paceline.machine.checks import complaints
 from paceline.machine.machine import Machine
-from postgres_kit import Cluster
+from postgres_kit import tests_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from benchmarks.postgres import Cluster
 
     from paceline.machine.machine import Brains
 
@@ -56,6 +58,6 @@ def traces() -> Path:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """A PostgreSQL server of the tests' own; they are skipped where there is none."""
-    cluster = Cluster()
+    cluster = tests_cluster()
     yield cluster
     cluster.close()

@@ -38,7 +38,10 @@ _COMPLAINTS = {
         "lets this user not do that: grant it CREATE on the schema to start studies there, and "
         "SELECT, INSERT and UPDATE on its paceline tables to go on with them."
     ),
-    "3F000": "has no schema of that name: make it, or correct the search_path in the address.",
+    "3F000": (
+        "has no schema of that name, or lets this user not into it: make it, grant USAGE on it, or "
+        "correct the search_path."
+    ),
     "25006": "is a copy that can only be read: give the address of the server it is copied from.",
     "53100": "cannot grow because the server's disk is full: free some space and try again.",
     "54000": "cannot hold a name as long as that: choose a shorter one.",

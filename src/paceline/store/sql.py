@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from paceline.core.codec import decode_command, decode_step, encode_command
 from paceline.core.errors import StoreError
-from paceline.store.migrations import MIGRATIONS, bring_up
+from paceline.store.migrations import bring_up, newest
 from paceline.store.rows import no_study, rows_of
 from paceline.store.tables import (
     CHUNK,
@@ -174,7 +174,7 @@ class SqlStore:
         """
         if study in self._claimed:
             return self._need_open()
-        if self._version < len(MIGRATIONS):
+        if self._version < newest():
             self._version = self._try(self._brought_up)
         self._try(lambda: self._claims.take(study))
         self._claimed.add(study)
@@ -255,9 +255,9 @@ class SqlStore:
         with self._database.making(self._reads), self._writes.begin() as connection:
             # Asked again: somebody else may just have done it.
             found = self._found(connection, True)
-            if found < len(MIGRATIONS):
+            if found < newest():
                 bring_up(connection, found)
-        return len(MIGRATIONS)
+        return newest()
 
     def _found(self, connection: Connection, create: bool) -> int:
         """Return the version of the tables, 0 for none; refuse what is not a store we can read."""
@@ -266,10 +266,10 @@ class SqlStore:
             self._database.refuse(tables, create)
             return 0
         found: int = connection.execute(select(VERSION.c.version)).scalar_one()
-        if found > len(MIGRATIONS):
+        if found > newest():
             raise StoreError(
                 f"{self._database.name} is a store of version {found}, and this Paceline reads "
-                f"versions up to {len(MIGRATIONS)}: upgrade Paceline to open it."
+                f"versions up to {newest()}: upgrade Paceline to open it."
             )
         return found
 

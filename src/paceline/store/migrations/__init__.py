@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 MIGRATIONS: list[Migration] = [first_tables.upgrade]
 
 
+def newest() -> int:
+    """Return the version that the last of them makes."""
+    return len(MIGRATIONS)
+
+
 def bring_up(connection: Connection, found: int) -> None:
     """Make the tables of the newest version out of those of version `found`; 0 is an empty one."""
     # Imported here: it takes longer than opening a store, and few are brought up.
@@ -35,5 +40,5 @@ def bring_up(connection: Connection, found: int) -> None:
     operations = Operations(MigrationContext.configure(connection))
     for upgrade in MIGRATIONS[found:]:
         upgrade(operations)
-    newest = {"version": len(MIGRATIONS)}
-    connection.execute(update(VERSION) if found else insert(VERSION), newest)
+    version = {"version": newest()}
+    connection.execute(update(VERSION) if found else insert(VERSION), version)
