@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 JOBS ?= auto
 
 .PHONY: setup demo test check bench bench-allocation bench-curves bench-early-term bench-life bench-local bench-peers \
-	bench-policies bench-quality bench-stages slow golden pictures stores train-pfn
+	bench-policies bench-quality bench-stages bench-stores slow golden pictures stores train-pfn
 
 setup: .venv/ready
 
@@ -61,6 +61,9 @@ bench-quality: setup
 
 bench-stages: setup
 	$(BIN)/python -m benchmarks.stages
+
+bench-stores: setup
+	$(BIN)/python -m benchmarks.stores
 
 bench-curves: setup
 	$(BIN)/python -m benchmarks.curves

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -290,6 +291,52 @@ def test_a_user_who_may_not_make_tables_is_told_what_is_missing(
         connection.execute(f"REVOKE {right} ON SCHEMA {schema_of(url)} FROM {WALLED}")
     with pytest.raises(StoreError, match=words):
         open_store(url, create=True)
+
+
+def test_a_user_who_may_only_look_sees_all_and_one_who_may_order_can(
+    store: Store, url: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    log = sample_log()
+    store.append("study", log)
+    schema = schema_of(url)
+    with cluster.connected() as connection:
+        connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO {WALLED}")
+        connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {WALLED}")
+        with closing(open_store(url.replace("paceline@", f"{WALLED}@"), create=False)) as other:
+            assert list(other.read("study")) == log
+            assert other.holder("study") == store.holder("study") is not None
+            with pytest.raises(StoreError, match="lets this user not do that: grant it"):
+                other.post("study", ChangeSlots(1))
+            connection.execute(f"GRANT INSERT ON {schema}.paceline_inbox TO {WALLED}")
+            connection.execute(f"GRANT UPDATE ON {schema}.paceline_studies TO {WALLED}")
+            assert other.post("study", ChangeSlots(1)) == 1
+            with pytest.raises(StoreError, match="lets this user not do that: grant it"):
+                other.append("another", log)
+            connection.execute(f"GRANT INSERT ON ALL TABLES IN SCHEMA {schema} TO {WALLED}")
+            connection.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {WALLED}")
+            other.append("another", log)
+
+
+def test_without_its_driver_a_server_is_not_reached_and_it_is_said_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError) as caught:
+        open_store("postgresql://me:secret@host/db", create=True)
+    assert str(caught.value) == (
+        "postgresql://me:***@host/db needs psycopg: install it with "
+        "pip install 'paceline[postgres]'."
+    )
+
+
+def test_an_address_that_cannot_be_read_is_told_how_to_write_one() -> None:
+    with pytest.raises(StoreError) as caught:
+        open_store("postgresql://me:secret@host:port/db", create=True)
+    assert str(caught.value) == (
+        "postgresql://me:***@host:port/db is no address: "
+        "write postgresql://user@host:port/database."
+    )
 
 
 def test_checkpoints_lie_in_the_same_folder_whoever_connects(

@@ -35,8 +35,8 @@ CONNECT_S = "10"
 
 _COMPLAINTS = {
     "42501": (
-        "lets this user not do that: grant it CREATE on the schema to start studies there, and "
-        "SELECT, INSERT and UPDATE on its paceline tables to go on with them."
+        "lets this user not do that: grant it CREATE on the schema to make a store, and SELECT, "
+        "INSERT and UPDATE on the paceline tables, with their sequence, to use it."
     ),
     "3F000": (
         "has no schema of that name, or lets this user not into it: make it, grant USAGE on it, or "
