@@ -13,7 +13,7 @@ from cli_kit import Here, Ran, log_of, outside
 from live_kit import Running, study_file
 from paceline.api.studies import replayed
 from paceline.core.events import Resumed
-from postgres_kit import PASSWORD, WALLED
+from postgres_kit import PASSWORD, WALLED, end_sessions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,6 +149,30 @@ def test_a_driver_that_was_killed_is_followed_by_one_that_knows_the_address_alon
     assert any(isinstance(step.event, Resumed) for step in log)
     assert replayed(log).difference is None
     assert far.ask("resume", "it").out.startswith("study 'it' has ended: ")
+
+
+def test_a_driver_that_was_cut_off_stops_when_it_finds_its_study_taken_over(
+    far: Site, cluster: Cluster
+) -> None:
+    far.hold()
+    resume = ("paceline", "resume", "it", "--store", far.url, "--no-report")
+    with far.run("--no-report") as first:
+        first.until("trial 1 starts")
+        # As a machine that sleeps, or whose network is gone: the server notices, and it does not.
+        first.signal(signal.SIGSTOP)
+        assert end_sessions(cluster) == 1
+        with Running(far.there, *resume) as second:
+            second.until("study 'it' goes on")
+            first.signal(signal.SIGCONT)
+            cut = first.end()
+            assert cut.code == 2
+            who = f"process {second.pid} on {socket.gethostname()}"
+            assert f"study 'it' was taken over by {who} while the connection to" in cut.err
+            far.go_on()
+            assert second.end().code == 0
+    log = log_of(far.url, "it")
+    assert [type(step.event) for step in log].count(Resumed) == 1
+    assert replayed(log).difference is None
 
 
 def test_no_command_shows_a_password_or_writes_it_down(
