@@ -330,6 +330,15 @@ def test_without_its_driver_a_server_is_not_reached_and_it_is_said_how_to_get_it
     )
 
 
+def test_a_name_that_the_server_cannot_hold_is_refused(store: Store) -> None:
+    with pytest.raises(StoreError, match=r"cannot be used: .*cannot contain NUL"):
+        store.append("a\0b", sample_log())
+    noise = "".join(map(chr, range(0x4E00, 0x4E00 + 3_000)))
+    with pytest.raises(StoreError, match="cannot hold a name as long as that: choose a shorter"):
+        store.append(noise, sample_log())
+    assert list(store.studies()) == []
+
+
 def test_an_address_that_cannot_be_read_is_told_how_to_write_one() -> None:
     with pytest.raises(StoreError) as caught:
         open_store("postgresql://me:secret@host:port/db", create=True)

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 CLAIM_MS = 500
 # Both ends find out within half a minute that the other is cut off, unless the address says
 # otherwise; the server then lets the claim go.
-KEEPALIVE = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
+KEEPALIVE = {
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
 CONNECT_S = "10"
 
 _COMPLAINTS = {
@@ -71,7 +76,7 @@ class PostgresServer:
         self.name = name
         try:
             address = make_url(url)
-        except ArgumentError:
+        except (ArgumentError, ValueError):
             raise StoreError(
                 f"{name} is no address: write postgresql://user@host:port/database."
             ) from None
@@ -126,11 +131,7 @@ class PostgresServer:
 
     def away(self, error: DBAPIError) -> bool:
         """Return whether the server was lost, is not up, or is on its way up or down."""
-        from psycopg import OperationalError
-
-        cause = error.orig
-        # Without a code: it was not the server who said so.
-        return isinstance(cause, OperationalError) and (cause.sqlstate or "57P")[:3] == "57P"
+        return error.orig is not None and _lost(error.orig)
 
     def complaint(self, error: BaseException) -> str:
         """Return what PostgreSQL's error means, as one sentence."""
@@ -139,7 +140,7 @@ class PostgresServer:
         if known:
             return f"{self.name} {known}"
         said = " ".join(str(error).split()).rstrip(".")
-        if code is None or code.startswith("57P"):
+        if _lost(error):
             return (
                 f"{self.name} cannot be reached ({said}): check the address, and that the server "
                 "is up and lets you in; what was appended is safe, and the study can be resumed."
@@ -218,7 +219,8 @@ class SessionClaims:
             # Shown to whoever asks the server who is connected, and who wants a claim of ours.
             who = f"{_NAME}process {os.getpid()} on {socket.gethostname()}"
             settings = {"application_name": who}
-            settings |= {f"tcp_{name}": value for name, value in KEEPALIVE.items()}
+            # The server's names for the same.
+            settings |= {f"tcp_{name.removeprefix('tcp_')}": KEEPALIVE[name] for name in KEEPALIVE}
             for name, value in settings.items():
                 session.execute(_SET, {"name": name, "value": value})
         for study in self._studies:
@@ -243,6 +245,13 @@ class SessionClaims:
                 raise
             holder = self.holder(study) or "another process"
             raise being_written(study, self._name, holder) from None
+
+
+def _lost(error: BaseException) -> bool:
+    from psycopg import OperationalError
+
+    # Without a code: it was not the server who said so.
+    return isinstance(error, OperationalError) and (error.sqlstate or "57P")[:3] == "57P"
 
 
 # Sessions that hold claims, as the driver knows them.
