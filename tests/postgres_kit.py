@@ -90,7 +90,7 @@ class Cutter:
                     words = end.recv(1 << 20)
                     if not words:
                         return
-                    wrote |= b"INSERT INTO paceline_steps" in words
+                    wrote |= b"INSERT INTO paceline_" in words
                     if end is client and wrote and b"COMMIT" in words and self.deliver is not None:
                         if self.deliver:
                             server.sendall(words)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from paceline.core.errors import StoreError, StudyRunning
+from paceline.core.errors import PacelineWarning, StoreError, StudyRunning
 from paceline.core.events import CapacityChanged, ChangeSlots
 from paceline.store import folder_of, open_store, shown, sql
 from paceline.testing.stores import DurableStoreContract, StoreContract, numbered, sample_log
@@ -151,6 +151,7 @@ def test_a_line_that_breaks_at_the_commit_loses_nothing_and_doubles_nothing(
 # A server that goes away.
 
 
+@pytest.mark.filterwarnings("ignore:.* is away")
 def test_a_server_that_restarts_is_waited_for(store: Store, cluster: Cluster) -> None:
     log = sample_log()
     store.append("study", log[:2])
@@ -177,6 +178,39 @@ def test_a_server_that_stays_away_is_told_as_such_and_nothing_is_lost(
         cluster.start()
     store.append("study", log[2:])
     assert list(store.read("study")) == log
+
+
+def test_whoever_waits_for_a_server_is_told_so_once(
+    store: Store, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "PAUSES_S", ())
+    monkeypatch.setattr(sql, "LONGEST_S", 0.1)
+    monkeypatch.setattr(sql, "PATIENCE_S", 0.5)
+    cluster.stop()
+    try:
+        with (
+            pytest.warns(PacelineWarning) as told,
+            pytest.raises(StoreError, match="cannot be reached"),
+        ):
+            store.studies()
+    finally:
+        cluster.start()
+    assert len(told) == 1
+    assert str(told[0].message).endswith("is away: waiting for it, for 0.5 s at most.")
+
+
+def test_an_order_is_given_once_or_not_at_all(
+    store: Store, url: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    store.append("study", sample_log())
+    with (
+        Cutter(cluster, tmp_path) as cutter,
+        closing(open_store(cutter.url(url), create=False)) as other,
+    ):
+        cutter.deliver = True
+        with pytest.raises(StoreError, match="cannot be reached"):
+            other.post("study", ChangeSlots(1))
+    assert list(store.inbox("study")) == [(1, ChangeSlots(1))]
 
 
 # Readers, posts and the writer.

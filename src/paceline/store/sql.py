@@ -8,6 +8,7 @@ is its JSON.
 from __future__ import annotations
 
 import time
+import warnings
 from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -16,7 +17,7 @@ from sqlalchemy import insert, inspect, select
 from sqlalchemy.exc import DBAPIError
 
 from paceline.core.codec import decode_command, decode_step, encode_command
-from paceline.core.errors import StoreError
+from paceline.core.errors import PacelineWarning, StoreError
 from paceline.store.migrations import bring_up, newest
 from paceline.store.rows import no_study, rows_of
 from paceline.store.tables import (
@@ -48,9 +49,10 @@ T = TypeVar("T")
 
 # Steps a lazy store gathers before it commits them.
 GROUP = 2_000
-# How long a database that was there may be away, and how long to wait at most before asking again.
+# How long a database that was there may be away.
 PATIENCE_S = 60.0
-PAUSE_S = 1.0
+# When it is asked again: at once, as mostly a line is lost and not what it leads to, then less often.
+PAUSES_S, LONGEST_S = (0.0, 0.05, 0.1, 0.2, 0.4), 1.0
 
 
 class Claims(Protocol):
@@ -222,7 +224,8 @@ class SqlStore:
                 connection.execute(insert(INBOX), {"study": known, "number": number, "body": body})
             return number
 
-        return self._try(posted)
+        # Once: nobody knows whether a post whose answer was lost has arrived, and two are too many.
+        return self._try(posted, patience_s=0.0)
 
     def inbox(self, study: str, after: int = 0) -> Sequence[tuple[int, Command]]:
         """Return the commands numbered above `after`, oldest first."""
@@ -347,8 +350,8 @@ class SqlStore:
         """Do something with the database, again where it was away; complain in our words."""
         self._need_open()
         until = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
-        # At once, and then less and less often: mostly a line is lost, and not what it leads to.
-        for pause in chain((0.0, 0.05, 0.1, 0.2, 0.4), repeat(PAUSE_S)):
+        told = False
+        for pause in chain(PAUSES_S, repeat(LONGEST_S)):
             try:
                 return work()
             except DBAPIError as error:
@@ -359,6 +362,12 @@ class SqlStore:
                 raise StoreError(
                     f"the study name {error.object!r} is not text: choose another name."
                 ) from error
+            if pause == LONGEST_S and not told:
+                told = True
+                word = (
+                    f"{self._database.name} is away: waiting for it, for {PATIENCE_S:g} s at most."
+                )
+                warnings.warn(word, PacelineWarning, stacklevel=2)
             time.sleep(pause)
         raise AssertionError("the pauses never end")
 
