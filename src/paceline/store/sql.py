@@ -51,7 +51,7 @@ T = TypeVar("T")
 GROUP = 2_000
 # How long a database that was there may be away.
 PATIENCE_S = 60.0
-# When it is asked again: at once, as mostly a line is lost and not what it leads to, then less often.
+# When it is asked again: at once, as mostly a line is lost and not what it leads to; then later.
 PAUSES_S, LONGEST_S = (0.0, 0.05, 0.1, 0.2, 0.4), 1.0
 
 
