@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 JOBS ?= auto
 
 .PHONY: setup demo test check bench bench-allocation bench-curves bench-early-term bench-life bench-local bench-peers \
-	bench-branching bench-policies bench-quality bench-stages slow golden pictures train-pfn
+	bench-branching bench-policies bench-quality bench-stages bench-stores slow golden pictures stores train-pfn
 
 setup: .venv/ready
 
@@ -65,6 +65,9 @@ bench-branching: setup
 bench-stages: setup
 	$(BIN)/python -m benchmarks.stages
 
+bench-stores: setup
+	$(BIN)/python -m benchmarks.stores
+
 bench-curves: setup
 	$(BIN)/python -m benchmarks.curves
 	$(BIN)/python -m benchmarks.curves.reference
@@ -74,6 +77,10 @@ bench-local: setup
 
 bench-policies: setup
 	$(BIN)/python -m benchmarks.policies
+
+# Once for each version of the tables: what is there is kept.
+stores: setup
+	PYTHONPATH=.:tests $(BIN)/python tests/store_files.py
 
 pictures: setup
 	$(BIN)/python -m benchmarks.pictures

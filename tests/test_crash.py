@@ -37,6 +37,8 @@ from paceline.worker.trial import name_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from _pytest.mark import ParameterSet
+
     from paceline.core.decisions import Step
     from paceline.core.values import Config
 
@@ -46,16 +48,25 @@ pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="nobody tells
 class Mortal:
     """A study that is killed and taken up again, until it ends."""
 
-    def __init__(self, folder: Path, study: str, trials: int, **place: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        folder: Path,
+        study: str,
+        trials: int,
+        url: str | None = None,
+        **place: Any,  # noqa: ANN401
+    ) -> None:
         self.folder = folder
         self.trials = trials
-        self._store = folder / "runs.db"
+        self._store = url or str(folder / "runs.db")
         self._lives = count()
         self._tags: list[str] = []
         self._environ = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
-            "CRASH_STORE": str(self._store),
+            # Where checkpoints lie if the store is on a server.
+            "HOME": str(folder),
+            "CRASH_STORE": self._store,
             "CRASH_STUDY": study,
             "CRASH_TRIALS": str(trials),
             "CRASH_AT": "",
@@ -101,12 +112,12 @@ class Mortal:
         del self._tags[:]
 
     def log(self) -> list[Step]:
-        with closing(open_store(str(self._store), create=False)) as store:
+        with closing(open_store(self._store, create=False)) as store:
             return list(store.read(NAME)) if NAME in store.studies() else []
 
     def files(self) -> dict[str, Path]:
-        (folder,) = (self.folder / "runs.files").iterdir()
-        return {path.name: path for path in (folder / "checkpoints").iterdir()}
+        (folder,) = (path for path in self.folder.rglob("checkpoints") if path.is_dir())
+        return {path.name: path for path in folder.iterdir()}
 
     def is_sound(self) -> None:
         """Hold the finished study against everything that is promised."""
@@ -254,10 +265,22 @@ KILLS = 10
 VICTIMS = ("driver", "driver", "worker", "nursery", "all")
 
 
+def slow(*values: object) -> ParameterSet:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
-    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 60))]
+    ("seed", "kind"),
+    [
+        *((seed, "sqlite") for seed in range(10)),
+        *(slow(seed, "sqlite") for seed in range(10, 60)),
+        (1, "postgres"),
+        *(slow(seed, "postgres") for seed in range(2, 20)),
+    ],
 )
-def test_a_study_goes_on_after_ten_deaths_at_random(seed: int, tmp_path: Path) -> None:
+def test_a_study_goes_on_after_ten_deaths_at_random(
+    seed: int, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     rng = random.Random(seed)
     study = ("fifo", "asha", "shared", "fifo", "asked")[seed % 5]
     kills: Counter[str] = Counter()
@@ -266,7 +289,8 @@ def test_a_study_goes_on_after_ten_deaths_at_random(seed: int, tmp_path: Path) -
         if kills.total() >= KILLS:
             break
         (tmp_path / str(number)).mkdir()
-        mortal = Mortal(tmp_path / str(number), study, STUDIES[study]["trials"])
+        url = request.getfixturevalue("cluster").url() if kind == "postgres" else None
+        mortal = Mortal(tmp_path / str(number), study, STUDIES[study]["trials"], url)
         code = -signal.SIGKILL
         while code != 0 and kills.total() < KILLS:
             code = haunted(mortal, rng, kills)

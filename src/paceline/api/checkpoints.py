@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from paceline.api.living import holder_of
 from paceline.api.places import storage_of
 from paceline.core.errors import SpecError, StudyRunning
 from paceline.core.events import Opened
@@ -57,13 +56,15 @@ def looked_after(store: Store, url: str, steps: Iterable[Step], *, collect: bool
     if not isinstance(event, Opened):
         raise SpecError("this log does not begin with Opened: it is not the log of a study.")
     study = event.spec.name
-    holder = holder_of(store, study)
+    holder = store.holder(study)
     if holder is not None and collect:
         raise StudyRunning(
             f"study {study!r} is driven by {holder}, which collects what nobody needs by itself: "
             "look with --dry-run, or wait until that ends.",
             holder,
         )
+    if collect:
+        store.claim(study)  # so that nobody takes it up meanwhile
     storage = storage_of(event, url)
     lying = {} if storage is None else {each.name: each.bytes for each in storage.list()}
     state, rows = inventory_of(log)

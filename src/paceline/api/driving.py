@@ -43,7 +43,7 @@ from paceline.engines.local.staff import Patience
 from paceline.engines.loop import run
 from paceline.machine.machine import Machine
 from paceline.plan.settings import canonical
-from paceline.store import MemoryStore, open_store
+from paceline.store import MemoryStore, open_store, shown
 from paceline.store.checkpoints import try_out
 
 if TYPE_CHECKING:
@@ -254,10 +254,10 @@ class Driver:
     def _gone(self, asked: signal.Signals) -> None:
         """Say that the driver was asked to go, and how the study goes on."""
         name, url = self.spec.name, self._options.get("store")
-        if isinstance(self._store, MemoryStore):
+        if url is None or isinstance(self._store, MemoryStore):
             on = "it was kept in memory alone; with name=… and store=… it could go on"
         else:
-            on = f"its log in {url} is safe, and the same study run again goes on from there"
+            on = f"its log in {shown(url)} is safe, and the same study run again goes on from there"
         if asked is signal.SIGTERM:
             raise StudyTerminated(f"study {name!r} was terminated: {on}.")
         # No class of its own: for a subclass Python would not exit as an interrupted program does.

@@ -16,6 +16,7 @@ from paceline.core.ports import Storage
 from paceline.core.values import NO_LOSS, Config
 from paceline.machine.story import study_story, trial_story
 from paceline.plan.tree import known_on, node_of, saved_on
+from paceline.store import shown
 from paceline.worker import container
 
 if TYPE_CHECKING:
@@ -165,7 +166,8 @@ class Result:
         """Write the study as one HTML page, replacing the file, and return its path."""
         from paceline.plots.report import write_report  # plotly is large
 
-        return write_report(self._log, path, store=self._store)
+        store = None if self._store is None else shown(self._store)
+        return write_report(self._log, path, store=store)
 
     def plot(self, name: str) -> go.Figure:
         """Return a figure: attempts, best, configs, curves, epochs, slots or times."""

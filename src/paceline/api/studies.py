@@ -25,7 +25,7 @@ from paceline.machine.glance import GroupRow, StudyRow, group_rows, row_of, valu
 from paceline.machine.replay import Difference, replay
 from paceline.machine.state import StudyState
 from paceline.plan.settings import key
-from paceline.store import open_store
+from paceline.store import open_store, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -115,7 +115,7 @@ class NewStudy:
             self._store = open_store(self._url, create=True, lazy=True)
             if self._name in self._store.studies():
                 raise StoreError(
-                    f"study {self._name!r} exists already in {self._url}: choose another "
+                    f"study {self._name!r} exists already in {shown(self._url)}: choose another "
                     "name, or resume that one."
                 )
         self._store.append(self._name, steps)

@@ -39,6 +39,7 @@ COMMANDS: dict[str, Place] = {
     "demo": Place("demo", "demo", "Tune a small network on this machine, in a minute."),
     "run": Place("running", "run", "Run a study file on this machine, before its deadline."),
     "resume": Place("resuming", "resume", "Go on with an unfinished study."),
+    "watch": Place("watching", "watch", "Watch a running study, from this machine or another."),
     "stop": Place("ordering", "stop", "End a running study now, with its best result."),
     "slots": Place("ordering", "slots", "Give a running study more slots, or fewer."),
     "simulate": Place("simulate", "simulate", "Simulate one study on virtual slots."),

@@ -93,9 +93,9 @@ def _found(study: str, store: str, file: str | None) -> str:
     """Return where the study's file is now."""
     home = path_of(store)
     ask = f"give the file that holds it: `paceline resume {study} STUDY.PY`"
-    if file is None or home is None:
+    if file is None:
         raise SpecError(f"study {study!r} was not started by `paceline run`: {ask}.")
-    path = Path(home.parent, file)
+    path = Path(file) if home is None else Path(home.parent, file)
     if not path.exists():
-        raise SpecError(f"study {study!r} was in {path}, and that is gone: {ask}.")
+        raise SpecError(f"study {study!r} was in {path}, and that is not here: {ask}.")
     return str(path)

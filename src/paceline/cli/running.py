@@ -22,6 +22,7 @@ from paceline.cli.environment import STORE
 from paceline.cli.options import bounds, json_option, part
 from paceline.cli.report import file_name
 from paceline.core.errors import SpecError, StudyTerminated
+from paceline.store import path_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -174,7 +175,8 @@ def run_live(
     """
     with _watching(as_json, quiet) as watch:
         result = study.run(watch)
-    store = study.options.get("store")
+    url = study.options.get("store")
+    store = None if url is None else shown(url)
     if report is not None:
         # Imported here: the figures' library takes longer than most commands.
         from paceline.plots.report import write_report
@@ -192,7 +194,7 @@ def run_live(
 
 def resume_command(url: str, study: str) -> str:
     """Return the command that goes on with a study."""
-    where = "" if url == STORE.read() else f" --store {url}"
+    where = "" if url == STORE.read() else f" --store {shown(url)}"
     return f"paceline resume {study}{where}"
 
 
@@ -217,9 +219,8 @@ def _going_on(command: str) -> Iterator[None]:
         raise StudyTerminated(f"terminated; the log is safe, go on with `{command}`") from None
 
 
-def _from_store(url: str, file: str) -> str | None:
-    """Return where a file lies, seen from the store: both may move, together."""
-    from paceline.store import path_of
-
+def _from_store(url: str, file: str) -> str:
+    """Return where a file lies, seen from the store's: both may move, together."""
     path = path_of(url)
-    return None if path is None else os.path.relpath(file, path.parent)
+    # On a server there is nothing to move with.
+    return os.path.abspath(file) if path is None else os.path.relpath(file, path.parent)

@@ -293,6 +293,10 @@ class Store(Protocol):
         """
         ...
 
+    def holder(self, study: str) -> str | None:
+        """Return the living writer of a study, such as `process 4711`; None: there is none."""
+        ...
+
     def append(self, study: str, steps: Sequence[Step]) -> None:
         """Add steps to the end of a study's log: all or none, in order, without a gap."""
         ...
