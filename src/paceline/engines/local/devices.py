@@ -57,6 +57,19 @@ class Devices(Struct, frozen=True):
         """What a training function gives to its framework."""
         return "cuda" if self.gpus else "cpu"
 
+    @property
+    def first(self) -> Sequence[SlotId]:
+        """The slots the study begins with."""
+        return range(self.slots)
+
+    @property
+    def watched(self) -> bool:
+        """Whether they have to be looked after: a GPU goes without a word."""
+        return bool(self.gpus)
+
+    def less(self, slots: Collection[SlotId]) -> None:
+        """Give slots back: here nobody else waits for them."""
+
     def more(self, used: Collection[SlotId], wanted: int) -> Sequence[SlotId]:
         """Return so many further slots: cores without end, GPUs while they last."""
         if self.gpus:
