@@ -4,7 +4,7 @@ Results are kept as it keeps them by default, less what is only for reading alon
 loggers the JSON one alone, nothing printed, no dashboard.
 """
 
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
+# mypy: disable-error-code="import-not-found, import-untyped, misc, no-untyped-call"
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Nest:
     def prepare(self, count: int) -> None:
         """Have so many more workers made; each waits to hear what to be."""
         for _ in range(count):
-            number, channel = self._fork()
+            number, channel = self.tied()
             self._spares[number] = channel
 
     def hire(self, slots: Sequence[SlotId]) -> list[tuple[int, Channel]]:
@@ -84,10 +84,20 @@ class Nest:
         """Make workers that are tied together at birth: the first has a link to each other one."""
         pairs = [socket.socketpair() for _ in range(size - 1)]
         ends = [[lead for lead, _ in pairs], *([follow] for _, follow in pairs)]
-        made = [self._fork(*links) for links in ends]
+        made = [self.tied(*links) for links in ends]
         for end in (end for pair in pairs for end in pair):
             end.close()
         return made
+
+    def tied(self, *links: socket.socket) -> tuple[int, Channel]:
+        """Make a worker that has these links to others of its gang."""
+        mine, theirs = socket.socketpair()
+        number = self._workers
+        self._workers += 1
+        fds = [theirs.fileno(), *(link.fileno() for link in links)]
+        self.wire.send(Fork(number, len(links)), *fds)
+        theirs.close()
+        return number, Channel(mine)
 
     def forget(self, worker: int) -> None:
         """A worker died before it heard what to be; another is made when it is needed."""
@@ -119,15 +129,6 @@ class Nest:
         """Start another nursery after this one was killed."""
         self.close(1.0)
         self._start(_TRIES)
-
-    def _fork(self, *links: socket.socket) -> tuple[int, Channel]:
-        mine, theirs = socket.socketpair()
-        number = self._workers
-        self._workers += 1
-        fds = [theirs.fileno(), *(link.fileno() for link in links)]
-        self.wire.send(Fork(number, len(links)), *fds)
-        theirs.close()
-        return number, Channel(mine)
 
     def _start(self, tries: int) -> None:
         for _ in range(tries):
