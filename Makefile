@@ -21,10 +21,15 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	touch $@
 
+# For tests of studies on a cluster; half a gigabyte that nothing else needs.
+.venv/ray: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
+	touch $@
+
 demo: setup
 	$(BIN)/paceline demo
 
-check: .venv/torch
+check: .venv/torch .venv/ray
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -37,7 +42,7 @@ test: check
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-slow: .venv/torch
+slow: .venv/torch .venv/ray
 	HYPOTHESIS_PROFILE=night $(BIN)/python -m pytest -m "slow or not slow"
 
 bench: setup

@@ -10,6 +10,7 @@ import tempfile
 import time
 import warnings
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,6 +33,7 @@ from paceline.engines.local.nest import Nest
 from paceline.engines.local.shelf import Shelf
 from paceline.engines.local.staff import Patience
 from paceline.engines.loop import run
+from paceline.engines.ray.wanted import Ray, ray_of
 from paceline.machine.machine import Machine
 from paceline.plan.settings import canonical
 from paceline.store import MemoryStore, folder_of, open_store
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from paceline.api.options import Options
     from paceline.core.decisions import Step
     from paceline.core.events import AnyEvent, Command
-    from paceline.core.ports import Store
+    from paceline.core.ports import CurveModel, Generator, Store
     from paceline.core.values import Config, StudySpec, Value
     from paceline.engines.local.devices import Devices
     from paceline.machine.state import StudyState
@@ -88,9 +90,7 @@ class Driver:
             if self._log and self._ended():
                 self._shelf.sweep(self.machine.state.files.files)
                 return
-            curves = build("curve model", self.spec.curves)
-            advice = Advice(curves, brains.generator, self.machine.state)
-            self._engine = self._made(advice)
+            self._engine = self._made(brains.generator)
         except BaseException:
             self.close()
             raise
@@ -126,7 +126,8 @@ class Driver:
             self._shelf.sweep(self.machine.state.files.files)
         else:
             deadline = self._options.get("deadline")
-            engine = {"local": True, **self._told}
+            place = "local" if ray_of(self._options.get("slots")) is None else "ray"
+            engine = {place: True, **self._told}
             if isinstance(deadline, datetime):
                 engine["deadline"] = deadline.isoformat()
             event = Opened(at=0.0, spec=self.spec, format=FORMAT, engine=engine)
@@ -241,16 +242,40 @@ class Driver:
             self.machine.fold(step)
         return self.machine.over
 
-    def _made(self, advice: Advice) -> LocalEngine:
-        devices = self._shared(find_devices(self._options.get("slots")))
-        hang = self._options.get("hang")
+    def _made(self, generator: Generator) -> LocalEngine:
+        slots, hang = self._options.get("slots"), self._options.get("hang")
+        patience = Patience(hang_s=None if hang is None else deadline_s(hang))
+        curves = build("curve model", self.spec.curves)
+        cluster = ray_of(slots)
+        if cluster is not None:
+            return self._on_ray(cluster, curves, generator, patience)
+        assert not isinstance(slots, Ray)
+        devices = self._shared(find_devices(slots))
         return LocalEngine(
             self.spec,
             Nest(self._train, devices.thread_limits()),
             devices,
             shelf=self._shelf,
-            adviser=advice,
-            patience=Patience(hang_s=None if hang is None else deadline_s(hang)),
+            adviser=Advice(curves, generator, self.machine.state),
+            patience=patience,
+            began=self._called,
+        )
+
+    def _on_ray(
+        self, cluster: Ray, curves: CurveModel, generator: Generator, patience: Patience
+    ) -> LocalEngine:
+        # Imported here: most studies stay on this machine.
+        from paceline.engines.ray.engine import RayEngine
+        from paceline.engines.ray.forecasts import FarCurves
+
+        far = FarCurves(partial(build, "curve model", self.spec.curves), curves.others)
+        return RayEngine(
+            self.spec,
+            self._train,
+            cluster,
+            shelf=self._shelf,
+            adviser=Advice(far, generator, self.machine.state),
+            patience=patience,
             began=self._called,
         )
 

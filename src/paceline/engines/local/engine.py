@@ -42,6 +42,9 @@ _GPU_GONE = "its GPU is gone"
 class LocalEngine:
     """Carries decisions out on this machine."""
 
+    # Here they take their time from the training.
+    _forecasts_at_once = 1
+
     def __init__(
         self,
         spec: StudySpec,
@@ -74,7 +77,7 @@ class LocalEngine:
         self._lost: set[int] = set()
         self._told: deque[e.AnyEvent] = deque()
         self._opened = self._closed = False
-        self._beside = Beside()
+        self._beside = Beside({"forecasts": self._forecasts_at_once})
         self._selector = self._staff.selector
         self._selector.register(self._beside.fileno(), selectors.EVENT_READ, self._beside)
         self._staff.prepare(len(self._slots))

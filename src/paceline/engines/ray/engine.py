@@ -52,6 +52,8 @@ class RayEngine(LocalEngine):
         except BaseException:
             self._disconnect()
             raise
+        # They are tasks on the cluster, and only waited for here.
+        self._forecasts_at_once = max(1, len({place.node for place in nests.places.values()}))
         super().__init__(
             spec,
             nests,
