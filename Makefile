@@ -21,7 +21,7 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	touch $@
 
-# For tests of studies on a cluster; half a gigabyte that nothing else needs.
+# For tests of studies on a cluster; a quarter of a gigabyte that nothing else needs.
 .venv/ray: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
 	touch $@

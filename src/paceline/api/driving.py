@@ -268,7 +268,8 @@ class Driver:
         from paceline.engines.ray.engine import RayEngine
         from paceline.engines.ray.forecasts import FarCurves
 
-        far = FarCurves(partial(build, "curve model", self.spec.curves), curves.others)
+        part = self.spec.curves
+        far = FarCurves(repr(part), partial(build, "curve model", part), curves.others)
         return RayEngine(
             self.spec,
             self._train,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.nest import packed
+from paceline.engines.ray.forecasts import AT_ONCE
 from paceline.engines.ray.host import Ways
 from paceline.engines.ray.nests import Nests
 from paceline.engines.ray.places import Places
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 class RayEngine(LocalEngine):
     """Carries decisions out on a cluster."""
+
+    # They are made on the cluster, and only waited for here.
+    _forecasts_at_once = AT_ONCE
 
     def __init__(
         self,
@@ -52,8 +56,6 @@ class RayEngine(LocalEngine):
         except BaseException:
             self._disconnect()
             raise
-        # They are tasks on the cluster, and only waited for here.
-        self._forecasts_at_once = max(1, len({place.node for place in nests.places.values()}))
         super().__init__(
             spec,
             nests,
