@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 # How often the cluster is looked at. What dies is known at once; this is for what comes.
 _LOOK_S = 1.0
-# How long a study waits at its start for what the cluster says is free.
-_START_S = 10.0
+# How long a study waits at its start for a first slot.
+_START_S = 3.0
 # How long it waits for more, once it has some.
 _STILL_S = 0.5
 # How long a node may take to load the training function.
