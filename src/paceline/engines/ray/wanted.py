@@ -47,18 +47,24 @@ class Ray(Struct, frozen=True, kw_only=True):
 def ray_of(slots: object) -> Ray | None:
     """Return the cluster that `slots` means, None where it means this machine.
 
-    `"ray"`, `"ray:gpu:8"` and `"ray:cpu:8"` are the command line's words for it.
+    `"ray"`, `"ray:gpu:8"` and `"ray:cpu:8@10.0.0.1:6379"` are the command line's words for it.
     """
     if isinstance(slots, Ray):
         return slots
-    if not isinstance(slots, str) or slots.partition(":")[0] != "ray":
+    if not isinstance(slots, str) or not slots.startswith("ray"):
         return None
-    match slots.split(":")[1:]:
-        case []:
-            return Ray()
-        case ["gpu" | "cpu" as kind, number] if number.isdigit():
-            return Ray(gpus=int(number)) if kind == "gpu" else Ray(cpus=int(number))
-    raise SpecError(f"slots={slots!r} cannot be read: give 'ray', 'ray:gpu:8' or 'ray:cpu:8'.")
+    written, _, address = slots.partition("@")
+    found: dict[str, Any] = {"address": address} if address else {}
+    match written.split(":"):
+        case ["ray"]:
+            return Ray(**found)
+        case ["ray", "gpu" | "cpu" as kind, number] if number.isdigit():
+            found[f"{kind}s"] = int(number)
+            return Ray(**found)
+    raise SpecError(
+        f"slots={written!r} cannot be read: give 'ray' for all that is free on a cluster, "
+        "'ray:gpu:8' or 'ray:cpu:8'."
+    )
 
 
 def imported() -> ModuleType:
