@@ -21,9 +21,9 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	touch $@
 
-# For tests of studies on a cluster; a quarter of a gigabyte that nothing else needs.
+# For tests of what runs on Ray or comes from its Tune; a quarter of a gigabyte that nothing else needs.
 .venv/ray: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray,tune]'
 	touch $@
 
 demo: setup
@@ -38,7 +38,7 @@ check: .venv/torch .venv/ray
 
 test: check
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not slow" -n $(JOBS)
+	$(BIN)/coverage run -m pytest -m "not slow" -n $(JOBS) --dist loadgroup
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["nodes"]
 
+# One cluster for all of them.
+pytestmark = pytest.mark.xdist_group("ray")
+
 
 def engine(
     train: Callable[[Any], Any],

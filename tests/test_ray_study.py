@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["nodes"]
 
+# One cluster for all of them.
+pytestmark = pytest.mark.xdist_group("ray")
+
 SCHEDULES = {
     "lr": pl.choice(
         [

@@ -49,7 +49,7 @@ class RayEngine(LocalEngine):
         self._connected = connected(wanted)
         self._ray = imported()
         moved = (wanted.runtime_env or {}).get("working_dir")
-        ways = Ways({}, str(shelf.checkpoints.resolve()), None if moved else os.getcwd())
+        ways = Ways(str(shelf.checkpoints.resolve()), None if moved else os.getcwd())
         nests = Nests()
         try:
             self._reserve = Reserve(wanted, nests, function, ways)

@@ -37,8 +37,7 @@ _KILLED = "all workers of its node were killed"
 class Ways(NamedTuple):
     """Where a node finds things."""
 
-    # Variables for the nursery, the study's files, and where relative paths begin.
-    environ: dict[str, str]
+    # The study's files, and where relative paths begin.
     files: str
     cwd: str | None
 
@@ -73,7 +72,7 @@ class Host:
         # What came with the runtime environment is found before the driver's own.
         path = tuple(dict.fromkeys([*sys.path, *train.path]))
         try:
-            self._nest = Nest(train._replace(path=path), ways.environ)
+            self._nest = Nest(train._replace(path=path), {})
         except SpecError as error:
             return str(error)
         self._spares = spares
