@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 JOBS ?= auto
 
 .PHONY: setup demo test check bench bench-allocation bench-curves bench-early-term bench-life bench-local bench-peers \
-	bench-policies bench-quality bench-stages slow golden pictures train-pfn
+	bench-policies bench-quality bench-ray bench-stages slow golden pictures train-pfn
 
 setup: .venv/ready
 
@@ -73,6 +73,10 @@ bench-curves: setup
 
 bench-local: setup
 	$(BIN)/python -m benchmarks.peers_local
+
+# Half an hour, most of it Ray Tune's.
+bench-ray: .venv/ray
+	$(BIN)/python -m benchmarks.ray
 
 bench-policies: setup
 	$(BIN)/python -m benchmarks.policies

@@ -40,7 +40,7 @@ class Nodes:
 
     def close(self) -> None:
         """End it all."""
-        self._cluster.shutdown()  # type: ignore[no-untyped-call]
+        self._cluster.shutdown()
 
 
 @pytest.fixture(scope="session")

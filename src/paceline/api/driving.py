@@ -268,8 +268,7 @@ class Driver:
         from paceline.engines.ray.engine import RayEngine
         from paceline.engines.ray.forecasts import FarCurves
 
-        part = self.spec.curves
-        far = FarCurves(repr(part), partial(build, "curve model", part), curves.others)
+        far = FarCurves(partial(build, "curve model", self.spec.curves), curves.others)
         return RayEngine(
             self.spec,
             self._train,
