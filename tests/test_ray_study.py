@@ -207,3 +207,55 @@ def test_a_killed_driver_leaves_nothing_behind_and_another_goes_on(
     assert trained_twice(log) == []
     assert 16 * 20 <= len(told(log, e.Reported)) <= 16 * 20 + done
     assert replayed(log).difference is None
+
+
+FILE = """
+import os
+import paceline as pl
+
+def train(trial):
+    print("begun in", os.path.basename(os.getcwd()))
+    for _ in trial.epochs():
+        trial.report(loss=trial["lr"])
+
+study = pl.Study(train, space={"lr": pl.uniform(0.1, 1.0)}, metric="loss", mode="min", epochs=2,
+                 generator="random", policy="fifo", trials=4, slots=1)
+"""
+
+
+def test_the_command_line_runs_a_file_on_a_cluster_and_keeps_what_trials_print(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    (tmp_path / "study.py").write_text(FILE)
+    far = ("--engine", "ray", "--address", nodes.address, "--slots", "cpu:2", "--no-report", "-q")
+    done = subprocess.run(
+        [sys.executable, "-m", "paceline.cli", "run", "study.py", "--name", "far", *far],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    log = log_of(f"sqlite:///{tmp_path / 'paceline.db'}")
+    assert told(log, e.Opened)[0].engine["given"]["slots"] == f"ray:cpu:2@{nodes.address}"
+    assert len(told(log, e.CapacityChanged)[0].slots) == 2
+    printed = {path.read_text() for path in tmp_path.rglob("attempt-*.log")}
+    # Relative paths begin where they do for the driver.
+    assert printed == {f"begun in {tmp_path.name}\n"}
+
+
+def test_code_travels_by_the_runtime_environment(nodes: Nodes, store: str, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "only_there.py").write_text("ANSWER = 42.0\n")
+
+    def asks(trial: Any) -> None:  # noqa: ANN401
+        import only_there  # type: ignore[import-not-found]
+
+        for _ in trial.epochs():
+            trial.report(accuracy=only_there.ANSWER)
+
+    there = pl.Ray(address=nodes.address, cpus=1, runtime_env={"working_dir": str(code)})
+    result = study(nodes, store, train=asks, slots=there, trials=1).run()
+    assert result.best is not None
+    assert result.best.value == 42.0

@@ -70,10 +70,11 @@ class RayEngine(LocalEngine):
         """End everything that still runs, and give the cluster back what was held."""
         if self._closed:
             return
+        self._reserve.rest()
         try:
             super().close(grace_s)
         finally:
-            self._reserve.close()
+            self._reserve.give_back()
             self._disconnect()
 
     def _disconnect(self) -> None:

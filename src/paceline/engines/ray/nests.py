@@ -247,6 +247,7 @@ class Nests:
     def close(self, patience: float) -> None:
         """End all workers, on all nodes."""
         ray = imported()
+        self.words()  # who has come and was not taken in yet has a host, too
         self.wire.close()
         nodes = [node for node in self._nodes if not node.lost]
         ray.wait([node.close(patience) for node in nodes], num_returns=len(nodes), timeout=5.0)

@@ -67,7 +67,7 @@ class Reserve:
         try:
             self._begin()
         except BaseException:
-            self._give_back()
+            self.give_back()
             raise
         self._thread = threading.Thread(target=self._watch, name="paceline-reserve", daemon=True)
         self._thread.start()
@@ -88,14 +88,14 @@ class Reserve:
                     self._spared += 1
                     self._ray.util.remove_placement_group(group)
 
-    def close(self) -> None:
-        """Give everything back."""
+    def rest(self) -> None:
+        """Look no more."""
         self._closed = True
         self._woken.set()
         self._thread.join()
-        self._give_back()
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
+        """Give all slots back to the cluster."""
         for group in self._groups:
             self._ray.util.remove_placement_group(group)
 
@@ -218,11 +218,15 @@ class Reserve:
             host = ray.remote(Host).options(num_cpus=0, scheduling_strategy=here).remote()
             spares = sum(each == name for each in fresh.values())
             opening[name] = (host, host.open.remote(self._train, self._ways, spares))
-        for name, (host, opened) in opening.items():
+        opened = self._awaited([opened for _, opened in opening.values()])
+        for name, (host, answer) in opening.items():
+            if answer not in opened:
+                ray.kill(host)
+                continue
             try:
-                wrong = ray.get(opened, timeout=_OPEN_S)
+                wrong = ray.get(answer)
             except ray.exceptions.RayError:
-                continue  # the node went again, or takes too long: the next look tells
+                continue  # the node went again: the next look tells
             if not wrong:
                 self._nodes[name] = Node(name, host)
                 continue
@@ -231,6 +235,14 @@ class Reserve:
             if strict:
                 raise SpecError(f"{wrong}.")
             warnings.warn(f"a node is left out: {wrong}.", RuntimeWarning, stacklevel=2)
+
+    def _awaited(self, answers: list[Any]) -> list[Any]:
+        """Return the answers that have come by now; a study that ends waits for none."""
+        until = time.monotonic() + _OPEN_S
+        come: list[Any] = []
+        while len(come) < len(answers) and time.monotonic() < until and not self._closed:
+            come, _ = self._ray.wait(answers, num_returns=len(answers), timeout=0.1)
+        return come
 
     def _gpus(self, groups: Iterable[Any]) -> list[tuple[str, int]]:
         """Return the GPU that each group holds, and its memory; only Ray knows which it is."""

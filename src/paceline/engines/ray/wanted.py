@@ -6,6 +6,7 @@ connect, and not before.
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -14,6 +15,8 @@ from paceline.core.errors import SpecError
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+_KNOCK_S = 5.0
 
 
 class Ray(Struct, frozen=True, kw_only=True):
@@ -86,16 +89,24 @@ def connected(wanted: Ray) -> bool:
     if ray.is_initialized():
         return False
     try:
+        _knock(wanted.address)
         ray.init(
             address=wanted.address,
             runtime_env=wanted.runtime_env,
             log_to_driver=False,
             logging_level="warning",
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         first = str(error).strip().partition("\n")[0].rstrip(".")
         raise SpecError(
             f"no Ray cluster was reached at address={wanted.address!r} ({first}): start one with "
             "`ray start --head`, give its address, or address='local' for one on this machine."
         ) from None
     return True
+
+
+def _knock(address: str) -> None:
+    """Raise an OSError where nobody answers: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=_KNOCK_S).close()
