@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from paceline.core.space import choice, grid, lograndint, loguniform, quniform, randint, uniform
     from paceline.core.values import Part
+    from paceline.engines.ray.wanted import Ray
     from paceline.engines.sim.traces import Trace, read_trace, write_trace
     from paceline.plan.schedules import (
         cosine,
@@ -51,6 +52,7 @@ _HOMES = {
     "LogError": "paceline.core.errors",
     "PacelineError": "paceline.core.errors",
     "Part": "paceline.core.values",
+    "Ray": "paceline.engines.ray.wanted",
     "Result": "paceline.api.results",
     "SavedCheckpoint": "paceline.api.results",
     "Search": "paceline.api.searching",
@@ -98,6 +100,7 @@ __all__ = [
     "LogError",
     "PacelineError",
     "Part",
+    "Ray",
     "Result",
     "SavedCheckpoint",
     "Search",

@@ -11,6 +11,7 @@ import time
 import warnings
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -41,6 +42,7 @@ from paceline.engines.local.nest import Nest
 from paceline.engines.local.shelf import Shelf
 from paceline.engines.local.staff import Patience
 from paceline.engines.loop import run
+from paceline.engines.ray.wanted import Ray, ray_of
 from paceline.machine.machine import Machine
 from paceline.plan.settings import canonical
 from paceline.store import MemoryStore, open_store, shown
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from paceline.api.options import Options
     from paceline.core.decisions import Step
     from paceline.core.events import Adopted, AnyEvent, Command, Recalled
-    from paceline.core.ports import Adviser, Store
+    from paceline.core.ports import CurveModel, Generator, Store
     from paceline.core.values import Config, Part, StudySpec, Value
     from paceline.engines.local.devices import Devices
     from paceline.machine.state import StudyState
@@ -105,8 +107,7 @@ class Driver:
                 return
             if storage is not None:
                 try_out(storage)
-            models = [build("curve model", study.curves) for study in self.spec.studies]
-            self._engine = self._made(advice_by(models, brains.generators, self.machine.state))
+            self._engine = self._made(brains.generators)
         except BaseException:
             self.close()
             raise
@@ -159,7 +160,8 @@ class Driver:
 
     def _opened(self) -> Opened:
         deadline = self._options.get("deadline")
-        engine = {"local": True, **self._places.told, **self._told}
+        place = "local" if ray_of(self._options.get("slots")) is None else "ray"
+        engine = {place: True, **self._places.told, **self._told}
         if isinstance(deadline, datetime):
             engine["deadline"] = deadline.isoformat()
         return Opened(at=0.0, spec=self.spec, format=FORMAT, engine=engine)
@@ -295,16 +297,47 @@ class Driver:
             self.machine.fold(step)
         return self.machine.over
 
-    def _made(self, advice: Adviser) -> LocalEngine:
-        devices = self._shared(find_devices(self._options.get("slots")))
-        hang = self._options.get("hang")
+    def _made(self, generators: Sequence[Generator]) -> LocalEngine:
+        slots, hang = self._options.get("slots"), self._options.get("hang")
+        patience = Patience(hang_s=None if hang is None else deadline_s(hang))
+        models = [build("curve model", study.curves) for study in self.spec.studies]
+        cluster = ray_of(slots)
+        if cluster is not None:
+            return self._on_ray(cluster, models, generators, patience)
+        assert not isinstance(slots, Ray)
+        devices = self._shared(find_devices(slots))
         return LocalEngine(
             self.spec,
             Nest(self._train, devices.thread_limits()),
             devices,
             shelf=self._shelf,
-            adviser=advice,
-            patience=Patience(hang_s=None if hang is None else deadline_s(hang)),
+            adviser=advice_by(models, generators, self.machine.state),
+            patience=patience,
+            began=self._called,
+        )
+
+    def _on_ray(
+        self,
+        cluster: Ray,
+        models: Sequence[CurveModel],
+        generators: Sequence[Generator],
+        patience: Patience,
+    ) -> LocalEngine:
+        # Imported here: most studies stay on this machine.
+        from paceline.engines.ray.engine import RayEngine
+        from paceline.engines.ray.forecasts import FarCurves
+
+        far = [
+            FarCurves(partial(build, "curve model", study.curves), model.others)
+            for study, model in zip(self.spec.studies, models, strict=True)
+        ]
+        return RayEngine(
+            self.spec,
+            self._train,
+            cluster,
+            shelf=self._shelf,
+            adviser=advice_by(far, generators, self.machine.state),
+            patience=patience,
             began=self._called,
         )
 

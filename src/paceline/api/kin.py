@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from paceline.api.places import storage_of
+from paceline.api.places import storage_of, trained
 from paceline.core.errors import CheckpointError, LogError, PacelineWarning
 from paceline.core.events import Opened
 from paceline.machine.gathering import Gatherer
@@ -49,7 +49,7 @@ def kin_of(store: Store, url: str, spec: StudySpec) -> list[Kin]:
         except LogError:
             continue  # written by a newer version: whatever it is, it is not the same
         event = None if first is None else first.event
-        if name == spec.name or not isinstance(event, Opened) or "local" not in event.engine:
+        if name == spec.name or not isinstance(event, Opened) or not trained(event):
             continue
         plan, folder = event.spec.plan, event.engine.get("files") or folder_of(url, name)
         if plan is not None and spec.plan is not None and plan.name == spec.plan.name and folder:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from optuna.samplers import BaseSampler
 
+    from paceline.engines.ray.wanted import Ray
+
 
 class Options(TypedDict, total=False):
     """Everything `tune` and `Study` take besides the training function."""
@@ -49,8 +51,8 @@ class Options(TypedDict, total=False):
     over: int
     slot_hours: float
     trials: int
-    # A number of GPUs, or of cores where there are none; "cpu:4", "gpu:2".
-    slots: int | str
+    # A number of GPUs, or of cores where there are none; "cpu:4", "gpu:2". Or a cluster: "ray".
+    slots: int | str | Ray
     # At most so many slots for one trial, at most so many trials on one slot.
     span: int
     pack: int

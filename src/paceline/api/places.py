@@ -48,9 +48,14 @@ class Places:
         return told
 
 
+def trained(opened: Opened) -> bool:
+    """Say whether a study trains on real devices, rather than in the simulator."""
+    return not opened.engine.keys().isdisjoint(("local", "ray"))
+
+
 def storage_of(opened: Opened, url: str) -> Storage | None:
     """Return where a study of this store keeps its checkpoints; None: it was simulated."""
-    if "local" not in opened.engine:
+    if not trained(opened):
         return None
     if "checkpoints" in opened.engine:
         return open_storage(opened.engine["checkpoints"])

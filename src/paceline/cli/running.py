@@ -120,6 +120,8 @@ class Showing(NamedTuple):
     metavar="URL",
     help=f"Where the study is kept. [default: the file's, ${STORE.name}, else {STORE.default}]",
 )
+@click.option("--engine", type=click.Choice(["ray"]), help="Run the trials on a Ray cluster.")
+@click.option("--address", help="Which Ray cluster. [default: the one this machine belongs to]")
 @click.option("--name", help="What it is called. [default: the file's, else STUDY-1, STUDY-2, …]")
 @showing_options
 def run(
@@ -128,7 +130,7 @@ def run(
     name: str | None,
     **options: Any,  # noqa: ANN401 - what a study and a showing take
 ) -> int:
-    """Run a study file on this machine, before its deadline.
+    """Run a study file on this machine, or on a Ray cluster, before its deadline.
 
     STUDY.PY holds a pl.Study named study; what stands under `if __name__ == "__main__"` is not
     executed. Options given here replace those in the file. The study survives its driver: Ctrl-C
@@ -138,7 +140,8 @@ def run(
     from paceline.cli.loading import load_study
 
     showing = Showing(*(options.pop(field) for field in Showing._fields))
-    given = {field: value for field, value in options.items() if value is not None}
+    slots = _slots(options.pop("engine"), options.pop("address"), options["slots"])
+    given = {field: value for field, value in (options | slots).items() if value is not None}
     if name == "":
         raise SpecError("--name is empty: give the study a name, or leave it out.")
     loaded = load_study(file)
@@ -148,6 +151,15 @@ def run(
     refuse_known(url, name, resume_command(url, name))
     study.told = {"file": _from_store(url, file), "given": given}
     return run_shown(study, showing)
+
+
+def _slots(engine: str | None, address: str | None, slots: str | None) -> dict[str, Any]:
+    """Return the slots that an engine means, where one is given."""
+    if engine is None and address is not None:
+        raise SpecError("--address is for a Ray cluster: give --engine ray with it.")
+    if engine is None:
+        return {}
+    return {"slots": "ray" + (f":{slots}" if slots else "") + (f"@{address}" if address else "")}
 
 
 def run_shown(study: Study, showing: Showing) -> int:

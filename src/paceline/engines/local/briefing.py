@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import Launch
     from paceline.core.values import Config, StudySpec
-    from paceline.engines.local.devices import Devices
+    from paceline.engines.local.ground import Ground
     from paceline.engines.local.shelf import Shelf
 
 
 class Briefing:
     """Writes first messages."""
 
-    def __init__(self, spec: StudySpec, devices: Devices, shelf: Shelf) -> None:
+    def __init__(self, spec: StudySpec, devices: Ground, shelf: Shelf) -> None:
         self._spec = spec
         self._devices = devices
         self._shelf = shelf

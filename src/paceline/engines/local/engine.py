@@ -20,6 +20,7 @@ from paceline.engines.local.beside import Beside
 from paceline.engines.local.bests import Bests
 from paceline.engines.local.briefing import Briefing
 from paceline.engines.local.clock import Clock
+from paceline.engines.local.ground import Moved
 from paceline.engines.local.past import Past
 from paceline.engines.local.staff import Patience, Staff
 from paceline.engines.local.transit import Brought, Published, Transit
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Step
     from paceline.core.ports import Adviser
     from paceline.core.values import Config, StudySpec
-    from paceline.engines.local.devices import Devices
+    from paceline.engines.local.ground import Ground
     from paceline.engines.local.life import Life, Member
-    from paceline.engines.local.nest import Nest
+    from paceline.engines.local.making import Maker
     from paceline.engines.local.shelf import Shelf
 
 _GPU_GONE = "its GPU is gone"
@@ -42,11 +43,14 @@ _GPU_GONE = "its GPU is gone"
 class LocalEngine:
     """Carries decisions out on this machine."""
 
+    # Here they take their time from the training.
+    _forecasts_at_once = 1
+
     def __init__(
         self,
         spec: StudySpec,
-        nest: Nest,
-        devices: Devices,
+        nest: Maker,
+        devices: Ground,
         *,
         shelf: Shelf,
         adviser: Adviser | None = None,
@@ -68,16 +72,16 @@ class LocalEngine:
         # Those who have said that they saved: at their goal they go, unless it is moved on.
         self._parked: list[Life] = []
         self._bests = Bests(spec)
-        self._slots = list(range(devices.slots))
+        self._slots = list(devices.first)
         # Slots whose GPUs were there and cannot be found any more.
         self._lost: set[int] = set()
         self._told: deque[e.AnyEvent] = deque()
         self._opened = self._closed = False
-        self._beside = Beside()
+        self._beside = Beside({"forecasts": self._forecasts_at_once})
         self._transit = Transit(shelf, self._beside, self._tell, self._clock.strike)
         self._selector = self._staff.selector
         self._selector.register(self._beside.fileno(), selectors.EVENT_READ, self._beside)
-        self._staff.prepare(devices.slots)
+        self._staff.prepare(len(self._slots))
 
     # The port
 
@@ -169,7 +173,7 @@ class LocalEngine:
             self._told.append(e.Ended(at=self.now, attempt=attempt, cause=e.Cause.LOST, note=note))
         for ask in past.asked.values():
             _ACT[type(ask)](self, ask)
-        if self._devices.gpus:
+        if self._devices.watched:
             self._clock.after(self._patience.look_s, self._keep_looking)
         if self._patience.hang_s is not None:
             self._clock.after(self._patience.hang_s / 4, self._look_for_hanging)
@@ -227,7 +231,7 @@ class LocalEngine:
 
     def gone(self, life: Life) -> None:
         """All processes of an attempt are gone: tell it, once."""
-        if life.cause is e.Cause.FAILED and self._devices.gpus:
+        if life.cause is e.Cause.FAILED and self._devices.watched:
             self._look_at_gpus()
             if not self._lost.isdisjoint(life.slots):
                 life.cause, life.note = e.Cause.LOST, _GPU_GONE
@@ -275,13 +279,18 @@ class LocalEngine:
         missing = self._devices.missing()
         gone = missing.intersection(self._slots)
         back = self._lost - missing
-        self._slots = sorted({*self._slots, *back} - gone)
         self._lost = (self._lost | gone) - back
-        if gone or back:
+        self.moved(Moved(came=tuple(back), gone=tuple(gone), why=_GPU_GONE))
+
+    def moved(self, word: Moved) -> None:
+        """Slots came or are gone, and who trains there with them."""
+        gone = set(word.gone)
+        if gone or word.came:
+            self._slots = sorted({*self._slots, *word.came} - gone)
             self._tell_slots()
         for life in self._staff.lives.values():
             if life.cause is None and not gone.isdisjoint(life.slots):
-                life.cause, life.note = e.Cause.LOST, _GPU_GONE
+                life.cause, life.note = e.Cause.LOST, word.why
                 self._staff.end(life)
 
     def _keep_looking(self) -> None:
@@ -371,6 +380,7 @@ class LocalEngine:
 
     def _retire(self, decision: d.Retire) -> None:
         self._slots = [slot for slot in self._slots if slot not in decision.slots]
+        self._devices.less(decision.slots)
 
     def _ask(self, decision: d.AskForecast | d.AskProposal) -> None:
         assert self._adviser is not None
