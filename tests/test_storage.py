@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -14,8 +16,8 @@ from uuid import uuid4
 import pytest
 
 import paceline as pl
-from cli_kit import log_of
-from live_kit import wait_for
+from cli_kit import log_of, outside
+from live_kit import Running, study_file, wait_for
 from paceline.api.studies import folded
 from paceline.core import decisions as d
 from paceline.core import events as e
@@ -30,6 +32,7 @@ from paceline.store.checkpoints import Folder, open_storage, try_out
 from paceline.testing.engines import EngineContract
 from paceline.testing.hand import Advising, Hand, opened
 from paceline.testing.storages import StorageContract
+from paceline.worker.trial import name_of
 from test_local_engine import beats, children, spec, trains
 
 if TYPE_CHECKING:
@@ -464,3 +467,36 @@ def test_a_study_keeps_its_checkpoints_where_they_were(tmp_path: Path) -> None:
         pl.Study(learns, **told(tmp_path, "one", checkpoints=str(tmp_path / "other"))) as study,
     ):
         study.group([({"lr": 0.1}, 6)])
+
+
+def test_a_driver_that_is_killed_is_followed_by_one_on_another_machine(tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    study_file(tmp_path)
+    run = ("run", "study.py", "--name", "told", "--checkpoints", "shared", "--no-report", "-q")
+    with Running(tmp_path, "paceline", *run) as driver:
+        # Two trials stand in their third epoch; what was the best before is saved.
+        store = f"sqlite:///{tmp_path / 'paceline.db'}"
+        wait_for(lambda: any((tmp_path / "shared").glob("*/*.ckpt")))
+        wait_for(lambda: any(isinstance(step.event, e.Saved) for step in log_of(store, "told")))
+        driver.signal(signal.SIGKILL)
+        assert driver.end().code == -signal.SIGKILL
+    shutil.rmtree(tmp_path / "paceline.files")
+    (tmp_path / "hold").unlink()
+    ran = outside(tmp_path, "resume", "told", "--no-report", "-q")
+    assert ran.code == 0, ran.err
+    log = log_of(store, "told")
+    state = folded(log)
+    assert state.end is not None
+    again = next(at for at, step in enumerate(log) if isinstance(step.event, e.Resumed))
+    starts = [
+        (decision.source, decision.start)
+        for step in log[again:]
+        for decision in step.decisions
+        if isinstance(decision, d.Launch)
+    ]
+    assert any(start > 0 for _, start in starts), "nobody went on from what was saved"
+    assert not [step for step in log if isinstance(step.event, e.Spoiled)]
+    (folder,) = (tmp_path / "shared").iterdir()
+    assert {path.name for path in folder.iterdir()} == {
+        name_of(*name) for name in state.files.files
+    }

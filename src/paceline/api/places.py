@@ -55,10 +55,10 @@ def trained(opened: Opened) -> bool:
 
 def storage_of(opened: Opened, url: str) -> Storage | None:
     """Return where a study of this store keeps its checkpoints; None: it was simulated."""
-    if not trained(opened):
-        return None
     if "checkpoints" in opened.engine:
         return open_storage(opened.engine["checkpoints"])
+    if not trained(opened):
+        return None
     files = opened.engine.get("files")
     folder = Path(files) if files is not None else folder_of(url, opened.spec.name)
     return None if folder is None else Folder(folder / "checkpoints")

@@ -245,7 +245,8 @@ class LocalEngine:
         self._told.append(event)
         if isinstance(event, e.Saved | e.Missed):
             life = self._staff.lives.get(event.attempt)
-            if life is not None:
+            # One that was on its way for long says nothing about the goal.
+            if life is not None and event.epoch >= life.goal:
                 self._parked.append(life)
         elif isinstance(event, e.Ended):
             self._shelf.clear(
