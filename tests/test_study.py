@@ -87,6 +87,7 @@ def test_the_public_names_are_frozen() -> None:
         "step_decay",
         "together",
         "tune",
+        "tune_scheduler",
         "uniform",
         "warmup",
         "write_trace",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Entry
     from paceline.core.ports import Generator, Policy
     from paceline.core.values import AttemptId, StudySpec, TrialId
+    from paceline.machine.adoption import Adoptions
     from paceline.machine.files import Files
     from paceline.machine.questions import Questions
     from paceline.machine.records import Attempt, Trial
@@ -42,6 +43,7 @@ class Whole(Protocol):
     subject: Trial | None
     questions: Questions
     files: Files
+    adopted: Adoptions
     deadline_s: float | None
     end: d.End | None
     epochs_trained: int
@@ -161,6 +163,10 @@ class Group:
     def questions(self) -> Questions:
         return self._whole.questions
 
+    @property
+    def adopted(self) -> Adoptions:
+        return self._whole.adopted
+
     # The fold
 
     def open(self, trial: Trial, decision: d.Open) -> None:
@@ -270,7 +276,7 @@ class Groups(Sequence[Group]):
             told.update(each.group for each in whole.trials[trial : trial + 1])
         elif isinstance(entry, e.Ended):
             told.update(each.group for each in (whole.subject,) if each is not None)
-        elif attempt is not None:
+        elif attempt is not None and not isinstance(entry, e.Adopted):
             told.update(each.number for each in self._held(attempt))
         elif not isinstance(entry, e.Reported):
             return [group for group in self._groups if group.end is None]
