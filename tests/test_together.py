@@ -119,6 +119,14 @@ def test_each_result_is_of_its_own_study(tmp_path: Path) -> None:
     assert other.summary().epochs_shared == 0
 
 
+def test_what_was_trained_for_all_costs_nothing_when_all_are_asked_again(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'runs.db'}"
+    pl.together(*studies(), slots=2, name="monday", store=store)
+    again = pl.together(*studies(), slots=2, name="friday", store=store)
+    assert [result.summary().epochs_trained for result in again] == [0, 0, 0]
+    assert [len(result.trials) for result in again] == [4, 8, 2]
+
+
 def test_what_is_to_be_beaten_is_the_best_of_one_s_own_study() -> None:
     bests = Bests(study().spec)
     for trial, group in enumerate((0, 1, 1)):

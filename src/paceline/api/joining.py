@@ -44,7 +44,7 @@ class Shared(TypedDict, total=False):
 
 
 # What all studies must have in common: a tree is of one training, and losses are compared.
-_ALIKE = ("metric", "mode", "epochs", "range", "seed", "share", "retries")
+_ALIKE = ("metric", "mode", "epochs", "range", "seed", "share", "plan", "retries")
 # What one of them is, beside the name.
 _OWN = ("space", "policy", "generator", "curves")
 

@@ -120,7 +120,7 @@ class Filler:
         limit = view.spec.budget.trials
         if limit is not None and len(view.trials) >= limit:
             why = f"all {limit} trials of the budget are open"
-        elif view.idle_opens >= _MOST_IDLE_OPENS + len(machine.state.adopted.trials):
+        elif view.idle_opens >= _MOST_IDLE_OPENS + len(view.adopted.trials):
             why = f"the last {view.idle_opens} configs were all known already"
         else:
             return

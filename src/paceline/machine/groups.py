@@ -167,6 +167,10 @@ class Group:
     def questions(self) -> Questions:
         return self._whole.questions
 
+    @property
+    def adopted(self) -> Adoptions:
+        return self._whole.adopted
+
     # The fold
 
     def open(self, trial: Trial, decision: d.Open) -> None:
@@ -276,7 +280,7 @@ class Groups(Sequence[Group]):
             told.update(each.group for each in whole.trials[trial : trial + 1])
         elif isinstance(entry, e.Ended):
             told.update(each.group for each in (whole.subject,) if each is not None)
-        elif attempt is not None:
+        elif attempt is not None and not isinstance(entry, e.Adopted):
             told.update(each.number for each in self._held(attempt))
         elif not isinstance(entry, e.Reported):
             return [group for group in self._groups if group.end is None]
