@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from paceline.api.interrupts import Interrupts
+from paceline.api.needs import needs_of
 from paceline.api.options import deadline_s, generator_of
 from paceline.api.parts import build
 from paceline.api.results import Result
@@ -32,6 +33,7 @@ from paceline.engines.local.nest import Nest
 from paceline.engines.local.shelf import Shelf
 from paceline.engines.local.staff import Patience
 from paceline.engines.loop import run
+from paceline.machine.fitting import Asked
 from paceline.machine.machine import Machine
 from paceline.plan.settings import canonical
 from paceline.store import MemoryStore, folder_of, open_store
@@ -83,7 +85,8 @@ class Driver:
             self.spec = spec if not self._log else _spec_of(self._log)
             self.files = self._folder(url)
             self._shelf = Shelf(self.files)
-            brains = brains_of(self.spec, generator_of(self.spec, options))
+            needs = Asked(needs_of(options["needs"])) if "needs" in options else None
+            brains = brains_of(self.spec, generator_of(self.spec, options), needs)
             self.machine = Machine(brains)
             if self._log and self._ended():
                 self._shelf.sweep(self.machine.state.files.files)

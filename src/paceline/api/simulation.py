@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from paceline.api.needs import needs_of
 from paceline.api.parts import build, joined, parse_part
 from paceline.api.remembering import Remembering
 from paceline.core.decisions import EndCause, Step
@@ -31,6 +32,7 @@ from paceline.engines.sim.oracle import Oracle
 from paceline.engines.sim.recorded import Recorded
 from paceline.engines.sim.synthetic import Synthetic, synthetic
 from paceline.engines.sim.traces import read_trace
+from paceline.machine.fitting import Asked, Told
 from paceline.machine.machine import Brains, Machine
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     share: bool = False
     pack: int = 1
     span: int = 1
+    # Slots by a hyperparameter, such as `batch:257=2,513=4`; None: as the allocator says.
+    needs: str | None = None
     speedup: str = "linear"
     interference: float = 0.0
     # Where they are not given: what the trace says, or nothing.
@@ -179,12 +183,15 @@ def simulation_of(log: Sequence[Step]) -> Simulation:
         ) from None
 
 
-def brains_of(spec: StudySpec, generator: Part | None = None) -> Brains:
+def brains_of(
+    spec: StudySpec, generator: Part | None = None, needs: Asked | Told | None = None
+) -> Brains:
     """Return the brains a spec names; the generator may be given with more than a log can hold."""
     return Brains(
         policy=build("policy", spec.policy),
         generator=build("generator", generator or spec.generator),
         allocator=build("allocator", spec.allocator),
+        needs=needs,
     )
 
 
@@ -240,8 +247,10 @@ class _Simulator:
             retries=options.retries,
             pack=options.pack,
             span=options.span,
+            fit=options.needs is not None,
         )
-        brains = brains_of(self.spec)
+        needs = None if options.needs is None else Asked(needs_of(options.needs))
+        brains = brains_of(self.spec, needs=needs)
         self.machine = Machine(brains)
         advice = Advice(_curves(self.spec, workload), brains.generator, self.machine.state)
         self.engine = SimEngine(workload, _cluster(options), advice)

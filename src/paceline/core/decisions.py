@@ -14,6 +14,9 @@ from msgspec import Struct
 from paceline.core.events import AnyEvent
 from paceline.core.values import AttemptId, Config, SlotId, TrialId
 
+# Up to this epoch a trial needs at least this width.
+Need: TypeAlias = tuple[int, float]
+
 
 class Decision(Struct, frozen=True, kw_only=True, tag=str.lower, gc=False, omit_defaults=True):
     """An order. `why` is a sentence with the numbers it rests on."""
@@ -33,6 +36,8 @@ class Open(Decision, frozen=True, kw_only=True):
     # The trial whose settings this one shares up to `branch`, where it was forked from one.
     source: TrialId | None = None
     branch: int | None = None
+    # What its stages need, in order, where that was declared; a fold asks nobody.
+    needs: tuple[Need, ...] = ()
 
 
 class Go(Decision, frozen=True, kw_only=True):

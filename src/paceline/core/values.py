@@ -118,6 +118,8 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     # At most `pack` trials on one slot, at most `span` slots for one trial.
     pack: int = 1
     span: int = 1
+    # What trials need depends on their settings: it stands in every Open.
+    fit: bool = False
 
     def __post_init__(self) -> None:
         budget, target = self.budget, self.budget.target

@@ -13,6 +13,7 @@ from paceline.core import events as e
 from paceline.core.errors import LogError
 from paceline.core.values import NO_LOSS, Status, StudySpec, TrialId, loss_of
 from paceline.machine.files import File, Files
+from paceline.machine.fitting import beyond, ends_for_width
 from paceline.machine.foresight import Foresight
 from paceline.machine.meter import Meter
 from paceline.machine.paces import Paces
@@ -149,7 +150,7 @@ class StudyState:
             self.strays += 1
             return
         attempt.epoch = epoch
-        if event.memory:
+        if event.memory and not attempt.trial.needs:
             self.least = max(self.least, attempt.trial.takes(event.memory))
         self.epochs_trained += 1
         if self.elastic:
@@ -243,6 +244,9 @@ class StudyState:
                 if trial.alive and shared_until(trial.leaf, lead.leaf) > attempt.epoch:
                     self._over(trial, Status.FINISHED)
         self.rides.release(attempt)
+        if event.cause is e.Cause.GOAL and ends_for_width(attempt) and not attempt.trial.attempt:
+            self.moving[attempt.trial.id] = 0.0  # as wide as the allocator says
+            self.paces.forget(attempt.trial.id)
 
     def _forecasted(self, event: e.Forecasted) -> None:
         self._tick(event.at)
@@ -288,23 +292,19 @@ class StudyState:
         if decision.trial != len(self.trials):
             raise LogError(f"trial {decision.trial} was opened out of turn.")
         spec = self.spec
-        if spec.share:
-            leaf = self.tree.insert(stretches(decision.config, spec.epochs))
-        else:
-            leaf = self.tree.alone()
-        trial = Trial(decision.trial, decision.config, leaf, spec)
+        path = stretches(decision.config, spec.epochs) if spec.share else None
+        leaf = self.tree.alone() if path is None else self.tree.insert(path)
+        trial = Trial(decision, leaf, spec)
         trial.opened_at = self.now
-        trial.source = decision.source
         self.trials.append(trial)
         self.live += 1
         if decision.source is None:
             self.taken += 1
             if self.questions.offers:
                 self.questions.offers.popleft()
-        trial.goal = decision.until
         self.rides.want(trial)
-        free_of_cost = trial.attempt is None and trial.id not in self.rides.ready
-        self.idle_opens = self.idle_opens + 1 if free_of_cost else 0
+        costs = trial.attempt is not None or trial.id in self.rides.ready
+        self.idle_opens = 0 if costs and beyond(trial, self) is None else self.idle_opens + 1
 
     def _go(self, decision: d.Go) -> None:
         trial = self.trials[decision.trial]
