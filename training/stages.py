@@ -1,4 +1,4 @@
-"""The study that recorded `fashion_stages`: nine learning rates chosen afresh in each of three stages.
+"""The study that recorded `fashion_stages`: nine rates chosen afresh in each of three stages.
 
     paceline run training/stages.py --store sqlite:///stages.db
     paceline export fashion_stages fashion_stages.jsonl.gz --store sqlite:///stages.db

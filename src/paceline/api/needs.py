@@ -50,7 +50,7 @@ def needs_of(given: Needs | str) -> Needs:
         steps = []
     if not (name.strip() and steps):
         raise SpecError(
-            f"needs={given!r} cannot be read: give a function of the setting, or slots from certain "
+            f"needs={given!r} cannot be read: give a function of the setting, or slots from some "
             "values of a hyperparameter on, such as batch:257=2,513=4."
         )
     return ByValue(name.strip(), tuple(steps))

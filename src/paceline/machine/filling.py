@@ -170,7 +170,7 @@ class Filler:
 
     def _launch(self, machine: Decider, trial: Trial, why: str) -> bool:
         state = machine.state
-        least = least_of(trial, state)
+        least = least_of(trial, state.least)
         if least > state.capacity:
             return self._give_up(machine, trial)
         wanted = state.moving.get(trial.id)
@@ -188,7 +188,7 @@ class Filler:
 
     def _give_up(self, machine: Decider, trial: Trial) -> bool:
         """Let it wait for slots that went away; where nothing else runs, wait no longer."""
-        why = beyond(trial, machine.state)
+        why = beyond(trial, machine.state.capacity)
         if machine.state.attempts or why is None:
             return False
         machine.decide(d.Fail(trial=trial.id, why=why))
@@ -273,7 +273,7 @@ def _moves(widths: Mapping[TrialId, float], state: StudyState) -> list[tuple[Att
         trial = state.trials[number]
         attempt = trial.attempt
         if attempt is not None and attempt.trial is trial and rested(attempt, state):
-            width = _clipped(max(wanted, least_of(trial, state)), state)
+            width = _clipped(max(wanted, least_of(trial, state.least)), state)
             if width != attempt.width:
                 moves.append((attempt, width))
     return moves
@@ -333,7 +333,7 @@ class _Demand:
 
     @property
     def least(self) -> float:
-        return least_of(self._trial, self._state)
+        return least_of(self._trial, self._state.least)
 
 
 def _clipped(width: float, state: StudyState) -> float:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from paceline.core.ports import Needs
     from paceline.core.values import Config, StudySpec
     from paceline.machine.records import Attempt, Trial
-    from paceline.machine.state import StudyState
 
 _ALLOWED = "give whole slots, 1 or more, or a share of one, above 0"
 
@@ -89,14 +88,14 @@ def ends_for_width(attempt: Attempt) -> bool:
     return bool(trial.needs) and trial.goal > attempt.epoch == stage_end(trial, attempt.start)
 
 
-def least_of(trial: Trial, state: StudyState) -> float:
+def least_of(trial: Trial, unmeasured: float) -> float:
     """Return the least width for the trial's stage: the one it is in, or else its next.
 
     What is declared is not measured, but one that ran out of memory gets its slot all the same.
-    Undeclared it is what its memory takes; unmeasured, as much as any other's.
+    Undeclared it is what its memory takes.
     """
     if not trial.needs:
-        return trial.least or state.least
+        return trial.least or unmeasured
     if trial.attempt is not None:
         start = trial.attempt.start
     else:
@@ -104,14 +103,14 @@ def least_of(trial: Trial, state: StudyState) -> float:
     return max(trial.least, next((least for until, least in trial.needs if until > start), 0.0))
 
 
-def beyond(trial: Trial, state: StudyState) -> str | None:
+def beyond(trial: Trial, capacity: int) -> str | None:
     """Return why the trial can never come to its end on the slots there are; None if it can."""
     start = 0
     for until, least in trial.needs:
-        if until > trial.epoch and least > state.capacity > 0:
+        if until > trial.epoch and least > capacity > 0:
             return (
                 f"it needs {least:g} slots from epoch {start + 1} on, and there are "
-                f"{state.capacity}: give the study more, or needs that ask for fewer"
+                f"{capacity}: give the study more, or needs that ask for fewer"
             )
         start = until
     return None

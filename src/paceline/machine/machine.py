@@ -127,7 +127,7 @@ class Machine:
             )
         )
         trial = state.trials[number]
-        trouble = beyond(trial, state)
+        trouble = beyond(trial, state.capacity)
         if trouble is not None:
             self.decide(d.Fail(trial=number, why=trouble))
             self._mind_failures(f": {trouble}")

@@ -304,7 +304,9 @@ class StudyState:
                 self.questions.offers.popleft()
         self.rides.want(trial)
         costs = trial.attempt is not None or trial.id in self.rides.ready
-        self.idle_opens = 0 if costs and beyond(trial, self) is None else self.idle_opens + 1
+        self.idle_opens = (
+            0 if costs and beyond(trial, self.capacity) is None else self.idle_opens + 1
+        )
 
     def _go(self, decision: d.Go) -> None:
         trial = self.trials[decision.trial]
