@@ -303,10 +303,8 @@ class StudyState:
             if self.questions.offers:
                 self.questions.offers.popleft()
         self.rides.want(trial)
-        costs = trial.attempt is not None or trial.id in self.rides.ready
-        self.idle_opens = (
-            0 if costs and beyond(trial, self.capacity) is None else self.idle_opens + 1
-        )
+        idle = trial.attempt is None and trial.id not in self.rides.ready
+        self.idle_opens = self.idle_opens + 1 if idle or beyond(trial, self.capacity) else 0
 
     def _go(self, decision: d.Go) -> None:
         trial = self.trials[decision.trial]
