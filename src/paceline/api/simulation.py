@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from paceline.api.needs import needs_of
 from paceline.api.parts import build, joined, parse_part
 from paceline.api.remembering import Remembering
+from paceline.api.shipped import trace_named
 from paceline.core.decisions import EndCause, Step
 from paceline.core.errors import LogError, SpecError, unknown
 from paceline.core.events import FORMAT, Opened
@@ -31,7 +32,6 @@ from paceline.engines.sim.engine import SimEngine
 from paceline.engines.sim.oracle import Oracle
 from paceline.engines.sim.recorded import Recorded
 from paceline.engines.sim.synthetic import Synthetic, synthetic
-from paceline.engines.sim.traces import read_trace
 from paceline.machine.fitting import Asked, Told
 from paceline.machine.machine import Brains, Machine
 
@@ -52,7 +52,7 @@ _SAVE_SHARE = 20
 class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to simulate. Durations are seconds; None leaves a limit out."""
 
-    # A trace file, or a synthetic workload such as `toy` or `families:noise=0.02`.
+    # A trace file, one of the package's by name, or a synthetic workload such as `toy`.
     source: str
     policy: str = "asha"
     # Where configs of a synthetic workload come from; None: drawn by lot. A trace has its own.
@@ -167,7 +167,7 @@ class SimResult(Struct, frozen=True, kw_only=True):
 
 def trace_of(source: str) -> Trace | None:
     """Return the trace that a source names; None where it is a synthetic workload."""
-    return None if _synthetic(source, 0) is not None else read_trace(source)
+    return None if _synthetic(source, 0) is not None else trace_named(source)
 
 
 def simulation_of(log: Sequence[Step]) -> Simulation:
@@ -219,7 +219,7 @@ class _Simulator:
             metric, mode, epochs = made.metric, made.mode, made.epochs
             trials = options.trials or 100
         else:
-            trace = trace or read_trace(options.source)
+            trace = trace or trace_named(options.source)
             workload = Recorded(trace, share=options.share)
             if options.generator is not None:
                 raise SpecError(
