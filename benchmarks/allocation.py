@@ -9,7 +9,6 @@ by the laws stated in SHAPES, so that they need none.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -23,7 +22,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.allocation_picture import Past, draw
-from benchmarks.page import RESULTS, ROOT, facts, markdown, provenance
+from benchmarks.page import RESULTS, ROOT, facts, markdown, provenance, publish
 from paceline.api.simulation import Simulation, trace_of
 from paceline.core.rng import stream
 from paceline.core.speedup import parse_speedup
@@ -198,16 +197,12 @@ def main() -> None:
         names = {source: name for name, source in sources.items()}
     known = facts(" ".join([COMMAND, *sys.argv[1:]]), time.perf_counter() - started)
     text = page(found, names) + f"\n\n{provenance(known)}\n"
-    print(text)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "allocation.md").write_text(text, encoding="utf-8")
     (RESULTS / "allocation.svg").write_text(picture, encoding="utf-8")
     rows = [
         {**job._replace(source=names[job.source])._asdict(), **out._asdict()}
         for job, out in found.items()
     ]
-    body = json.dumps({**known, "rows": rows}, indent=1)
-    (RESULTS / "allocation.json").write_text(body + "\n", encoding="utf-8")
+    publish("allocation", text, known, rows=rows)
 
 
 def past(job: Job) -> Past:

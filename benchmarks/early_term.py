@@ -7,7 +7,6 @@ forecast, so it is asked only where `--ensemble` names traces.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.page import RESULTS, ROOT, facts, markdown, provenance
+from benchmarks.page import ROOT, facts, markdown, provenance, publish
 from paceline.api.comparison import Comparison, compare
 
 if TYPE_CHECKING:
@@ -103,11 +102,7 @@ def main() -> None:
         "reached, counted with the time at which the study ended. `fifo` runs everything to its "
         f"end; `oracle` knows the future.\n\n{provenance(known)}\n"
     )
-    print("\n" + page)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "early-term.md").write_text(page, encoding="utf-8")
-    body = json.dumps({**known, "rows": rows}, indent=1)
-    (RESULTS / "early-term.json").write_text(body + "\n", encoding="utf-8")
+    publish("early-term", page, known, rows=rows)
 
 
 def _cell(row: CompareRow | None) -> str:

@@ -9,7 +9,6 @@ of itself. Times count from when the slots are there: a simulation has no driver
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from typing import Any
 from msgspec.structs import replace
 
 import paceline as pl
-from benchmarks.page import RESULTS, facts, markdown, provenance
+from benchmarks.page import facts, markdown, provenance, publish
 from paceline.api.studies import export
 from paceline.core.events import CapacityChanged, Reported
 
@@ -132,11 +131,7 @@ def main() -> None:
         f"itself: a start {_ms(rows, 'setup_s')}, a save {_ms(rows, 'save_s')}, going on from one "
         f"{_ms(rows, 'restore_s')} more than a start (medians).\n\n{provenance(known)}\n"
     )
-    print("\n" + page)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "life.md").write_text(page, encoding="utf-8")
-    body = json.dumps({**known, "wanted": WANTED, "worst": worst, "rows": rows}, indent=2)
-    (RESULTS / "life.json").write_text(body + "\n", encoding="utf-8")
+    publish("life", page, known, wanted=WANTED, worst=worst, rows=rows)
 
 
 def _said(figures: dict[str, float | None], what: str) -> list[str]:

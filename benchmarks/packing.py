@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import paceline as pl
-from benchmarks.page import RESULTS, facts, markdown, provenance
+from benchmarks.page import facts, markdown, provenance, publish
 from paceline.core.events import CapacityChanged, Cause, Ended, Opened
 
 COMMAND = "python -m benchmarks.packing"
@@ -211,12 +211,7 @@ def main() -> None:
         print(f"{table(rows)}\n\n{json.dumps(oom)}")
         return
     known["gpu"] = torch.cuda.get_device_name(0)
-    text = page(rows, oom, known)
-    print("\n" + text)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "packing.md").write_text(text, encoding="utf-8")
-    body = json.dumps({**known, "rows": rows, "out_of_memory": oom}, indent=2)
-    (RESULTS / "packing.json").write_text(body + "\n", encoding="utf-8")
+    publish("packing", page(rows, oom, known), known, rows=rows, out_of_memory=oom)
 
 
 if __name__ == "__main__":

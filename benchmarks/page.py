@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
@@ -45,6 +46,15 @@ def provenance(known: dict[str, Any]) -> str:
         f"Python {machine['python']}\n"
         f"* Versions: {versions}"
     )
+
+
+def publish(name: str, page: str, known: dict[str, Any], **found: object) -> None:
+    """Print a page, and keep it with the figures it was made of."""
+    print("\n" + page, flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.md").write_text(page, encoding="utf-8")
+    figures = json.dumps({**known, **found}, indent=1)
+    (RESULTS / f"{name}.json").write_text(figures + "\n", encoding="utf-8")
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.environments import python_of
-from benchmarks.page import RESULTS, facts, markdown, provenance, spread
+from benchmarks.page import facts, markdown, provenance, publish, spread
 from benchmarks.table import CONFIGS, EPOCHS, numbers
 from benchmarks.table import trace as trace_of
 from paceline.api.simulation import Simulation
@@ -30,7 +30,6 @@ from paceline.api.simulation import Simulation
 if TYPE_CHECKING:
     from paceline.engines.sim.traces import Trace
 
-PAGES = RESULTS / "peers-simulator"
 COMMAND = "make bench-peers"
 
 ETA, FIRST = 3, 1
@@ -102,12 +101,8 @@ def main() -> None:
         rows, versions = _measure(python, path, trace)
     _check(rows, trace)
     known = {**facts(COMMAND, time.perf_counter() - started), "peer_versions": versions}
-    shown = _table(rows)
-    print("\n" + shown)
-    RESULTS.mkdir(exist_ok=True)
-    PAGES.with_suffix(".md").write_text(_page(shown, known), encoding="utf-8")
-    body = json.dumps({**known, "rows": [_summary(row, rows) for row in rows]}, indent=2)
-    PAGES.with_suffix(".json").write_text(body + "\n", encoding="utf-8")
+    found = [_summary(row, rows) for row in rows]
+    publish("peers-simulator", _page(_table(rows), known), known, rows=found)
 
 
 def _measure(python: Path, path: Path, trace: Trace) -> tuple[list[Row], dict[str, str]]:

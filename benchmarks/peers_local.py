@@ -24,12 +24,11 @@ from benchmarks.environments import python_of
 from benchmarks.local.cases import REPEATS, TUNERS, Case, Row, cases
 from benchmarks.local.page import page, table, targets
 from benchmarks.local.work import Order
-from benchmarks.page import RESULTS, ROOT, facts
+from benchmarks.page import ROOT, facts, publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PAGES = RESULTS / "peers-local"
 COMMAND = "make bench-local"
 
 
@@ -111,11 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         },
     }
     print("\n" + targets(rows))
-    RESULTS.mkdir(exist_ok=True)
-    PAGES.with_suffix(".md").write_text(page(rows, known), encoding="utf-8")
     raw = [asdict(row.case) | {"found": [_bare(each) for each in row.found]} for row in rows]
-    body = json.dumps({**known, "rows": raw}, indent=2)
-    PAGES.with_suffix(".json").write_text(body + "\n", encoding="utf-8")
+    publish("peers-local", page(rows, known), known, rows=raw)
 
 
 def _turn(name: str, rows: Sequence[Row], repeat: int) -> None:

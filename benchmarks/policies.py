@@ -6,13 +6,12 @@ The whole simulator is timed, in CPU seconds of a process of its own: the policy
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
 from statistics import median
 
-from benchmarks.page import RESULTS, ROOT, facts, markdown, provenance, spread
+from benchmarks.page import ROOT, facts, markdown, provenance, publish, spread
 
 COMMAND = "make bench-policies"
 SLOTS, EPOCHS, EPOCH_S = 64, 30, 60.0
@@ -71,11 +70,7 @@ def main() -> None:
         "stopped early there are more starts for each report, and so fewer reports a second.\n\n"
         f"{markdown(lines)}\n\n{provenance(known)}\n"
     )
-    print("\n" + page)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "policies.md").write_text(page, encoding="utf-8")
-    body = json.dumps({**known, "rows": rows}, indent=2)
-    (RESULTS / "policies.json").write_text(body + "\n", encoding="utf-8")
+    publish("policies", page, known, rows=rows)
 
 
 def _apart(policy: str, trials: int) -> float:

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.page import RESULTS, ROOT, facts, markdown, provenance, spread
+from benchmarks.page import ROOT, facts, markdown, provenance, publish, spread
 
 if TYPE_CHECKING:
     from paceline.core.decisions import Step
@@ -254,11 +254,7 @@ def main() -> None:
     for (name, _, _, units, wanted), row in zip(CASES, rows, strict=True):
         lines.append([name, _said(row["figures"], units), wanted])  # type: ignore[arg-type]
     page = f"# Paceline by itself\n\n{markdown(lines)}\n\n{provenance(known)}\n"
-    print("\n" + page)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "core.md").write_text(page, encoding="utf-8")
-    body = json.dumps({**known, "rows": rows}, indent=2)
-    (RESULTS / "core.json").write_text(body + "\n", encoding="utf-8")
+    publish("core", page, known, rows=rows)
 
 
 def _apart(call: str) -> dict[str, float]:

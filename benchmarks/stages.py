@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 import paceline as pl
-from benchmarks.page import RESULTS, facts, markdown, provenance
+from benchmarks.page import facts, markdown, provenance, publish
 from paceline.api.simulation import Simulation
 from paceline.machine.sharing import sharing_of
 from paceline.plan.settings import canonical, setting_at
@@ -167,12 +166,7 @@ def main() -> None:
         print(rows[-1], file=sys.stderr)
     nothing = [overhead(tuner) for tuner in ("grid", "asha")]
     known = facts(COMMAND, time.perf_counter() - started)
-    page = _page(rows, nothing, known)
-    print(page)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "stages.md").write_text(page, encoding="utf-8")
-    body = json.dumps({**known, "rows": rows, "overhead": nothing}, indent=1)
-    (RESULTS / "stages.json").write_text(body + "\n", encoding="utf-8")
+    publish("stages", _page(rows, nothing, known), known, rows=rows, overhead=nothing)
 
 
 def _page(rows: list[dict[str, Any]], nothing: list[dict[str, Any]], known: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from paceline.core import events as e
 from paceline.core.codec import decode_step, encode_step
-from paceline.core.values import LEVELS, Budget, Forecast, Part, StudySpec, Target
+from paceline.core.values import LEVELS, Budget, Forecast, Part, Saves, StudySpec, Target
 from paceline.generators.queued import Queued
 from paceline.machine.checks import complaints
 from paceline.machine.fitting import Asked
@@ -64,6 +64,7 @@ class AnyHistory(RuleBasedStateMachine):
         retries=st.integers(0, 2),
         asked=st.booleans(),
         fit=st.booleans(),
+        saves=st.sampled_from([Saves(), Saves(collect=True), Saves(collect=True, bytes=25)]),
     )
     def open(
         self,
@@ -75,6 +76,7 @@ class AnyHistory(RuleBasedStateMachine):
         retries: int,
         asked: bool,
         fit: bool,
+        saves: Saves,
     ) -> None:
         self.chosen = policy, seed, asked, fit
         self.machine = Machine(brains(*self.chosen))
@@ -90,6 +92,7 @@ class AnyHistory(RuleBasedStateMachine):
             budget=Budget(deadline, None if goal is None else Target(goal)),
             share=share,
             retries=retries,
+            saves=saves,
             pack=2,
             span=2,
             fit=fit,
@@ -153,8 +156,10 @@ class AnyHistory(RuleBasedStateMachine):
         number = self.attempt(draw)
         live = self.machine.state.attempts.get(number)
         epoch = max(0, (live.epoch if live is not None else 1) - back)
-        kind = e.Missed if missed else e.Saved
-        self.say(kind(at=self.at, attempt=number, epoch=epoch))
+        if missed:
+            self.say(e.Missed(at=self.at, attempt=number, epoch=epoch))
+        else:
+            self.say(e.Saved(at=self.at, attempt=number, epoch=epoch, bytes=10))
 
     @rule(draw=st.floats(0, 0.999), cause=st.sampled_from(list(e.Cause)))
     def an_attempt_ends(self, draw: float, cause: e.Cause) -> None:
@@ -184,8 +189,23 @@ class AnyHistory(RuleBasedStateMachine):
     def a_command_changes_the_slots(self, by: int, number: int) -> None:
         self.say(e.Commanded(at=self.at, number=number, command=e.ChangeSlots(by)))
 
-    @rule(which=st.integers(0, len(CONFIGS) - 1), values=st.lists(numbers, max_size=6))
-    def something_is_adopted(self, which: int, values: list[float]) -> None:
+    @rule(
+        which=st.integers(0, len(CONFIGS) - 1),
+        values=st.lists(numbers, max_size=7),
+        after=st.sampled_from([0, 0, 2]),
+        saved=st.lists(st.integers(0, 8), max_size=3, unique=True),
+        attempt=st.sampled_from([None, -1, 0]),
+    )
+    def something_is_adopted(
+        self,
+        which: int,
+        values: list[float],
+        after: int,
+        saved: list[int],
+        attempt: int | None,
+    ) -> None:
+        # Most are named as they should be; some by a name that is taken, or that an attempt has.
+        number = -1 - len(self.machine.state.adopted.trials) if attempt is None else attempt
         self.say(
             e.Adopted(
                 at=self.at,
@@ -193,8 +213,20 @@ class AnyHistory(RuleBasedStateMachine):
                 config=CONFIGS[which],
                 metrics=tuple({"loss": value} for value in values),
                 seconds=(1.0,) * len(values),
+                after=after,
+                saves=tuple(e.AdoptedSave(epoch, 10, "d") for epoch in saved),
+                attempt=number,
             )
         )
+
+    @rule(which=st.integers(0, len(CONFIGS) - 1), values=st.lists(st.floats(-2, 2), max_size=7))
+    def something_is_recalled(self, which: int, values: list[float]) -> None:
+        config = CONFIGS[which]
+        self.say(e.Recalled(at=self.at, study="another", config=config, values=tuple(values)))
+
+    @rule(draw=st.floats(0, 0.999))
+    def a_checkpoint_turns_out_to_be_spoiled(self, draw: float) -> None:
+        self.say(e.Spoiled(at=self.at, attempt=self.attempt(draw)))
 
     @rule()
     def a_driver_resumes(self) -> None:

@@ -85,6 +85,7 @@ def test_the_public_names_are_frozen() -> None:
         "smooth",
         "step_decay",
         "tune",
+        "tune_scheduler",
         "uniform",
         "warmup",
         "write_trace",

@@ -8,7 +8,6 @@ core.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from multiprocessing import get_context
@@ -19,7 +18,7 @@ from benchmarks.curves.asking import ask
 from benchmarks.curves.pages import page, summaries
 from benchmarks.curves.recorded import FAMILIES, RUNS, Question, questions
 from benchmarks.curves.score import Score, score
-from benchmarks.page import RESULTS, facts
+from benchmarks.page import facts, publish
 from paceline.api.parts import names
 
 if TYPE_CHECKING:
@@ -80,12 +79,10 @@ def main(given: Sequence[str] | None = None) -> None:
     command = " ".join(["python -m benchmarks.curves", *(sys.argv[1:] if given is None else given)])
     known: dict[str, Any] = facts(command, time.perf_counter() - started)
     text = page(scores, families, known)
-    print(text)
-    if not options.dry:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "curves.md").write_text(text, encoding="utf-8")
-        body = json.dumps({**known, "rows": summaries(scores, families)}, indent=1)
-        (RESULTS / "curves.json").write_text(body + "\n", encoding="utf-8")
+    if options.dry:
+        print(text)
+    else:
+        publish("curves", text, known, rows=summaries(scores, families))
 
 
 def _options(given: Sequence[str] | None) -> argparse.Namespace:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.curves.recorded import FAMILIES, HELD_OUT, questions
 from benchmarks.curves.score import history
-from benchmarks.page import RESULTS, facts, markdown, provenance
+from benchmarks.page import facts, markdown, provenance, publish
 from paceline.curves.ensemble import STEPS, Ensemble
 
 if TYPE_CHECKING:
@@ -75,12 +75,7 @@ def main(given: Sequence[str] | None = None) -> None:
             print(json.dumps(row), file=sys.stderr)
     command = "python -m benchmarks.curves.reference" + " --others" * options.others
     known = facts(command, time.perf_counter() - started)
-    text = page(rows, known)
-    print(text)
-    name = "curves-ensemble" + "-others" * options.others
-    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
-    body = json.dumps({**known, "rows": rows}, indent=1)
-    (RESULTS / f"{name}.json").write_text(body + "\n", encoding="utf-8")
+    publish("curves-ensemble" + "-others" * options.others, page(rows, known), known, rows=rows)
 
 
 def _spread(asked: Sequence[Question]) -> list[Question]:

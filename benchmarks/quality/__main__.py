@@ -6,12 +6,11 @@ Prints and writes `benchmarks/results/quality-PART.md` and `.json` for each part
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.page import RESULTS, facts, provenance
+from benchmarks.page import facts, provenance, publish
 from benchmarks.quality import anchors, deadlines, pop, traces
 from benchmarks.quality.runs import TRACES
 
@@ -55,16 +54,8 @@ def main() -> None:
         part = PARTS[name]
         found = part.run(**asked)
         known = facts(" ".join(words), time.perf_counter() - started)
-        _write(name, part.page(found), part.plain(found), known)
-
-
-def _write(name: str, body: str, plain: object, known: dict[str, Any]) -> None:
-    page = f"{body}\n\n{provenance(known)}\n"
-    print(page, flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"quality-{name}.md").write_text(page, encoding="utf-8")
-    text = json.dumps({**known, "found": plain}, indent=1)
-    (RESULTS / f"quality-{name}.json").write_text(text + "\n", encoding="utf-8")
+        page = f"{part.page(found)}\n\n{provenance(known)}\n"
+        publish(f"quality-{name}", page, known, found=part.plain(found))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from paceline.api.results import Result, SavedCheckpoint, TrialResult
     from paceline.api.simulation import SimResult, Simulation
     from paceline.api.study import Study, tune
+    from paceline.api.tune_scheduler import tune_scheduler
     from paceline.core.errors import (
         BrokenInvariant,
         CheckpointError,
@@ -80,6 +81,7 @@ _HOMES = {
     "smooth": "paceline.plan.schedules",
     "step_decay": "paceline.plan.schedules",
     "tune": "paceline.api.study",
+    "tune_scheduler": "paceline.api.tune_scheduler",
     "uniform": "paceline.core.space",
     "warmup": "paceline.plan.schedules",
     "write_trace": "paceline.engines.sim.traces",
@@ -124,6 +126,7 @@ __all__ = [
     "smooth",
     "step_decay",
     "tune",
+    "tune_scheduler",
     "uniform",
     "warmup",
     "write_trace",

@@ -17,13 +17,15 @@ import msgspec
 from msgspec.structs import replace
 
 from paceline.api.interrupts import Interrupts
+from paceline.api.kin import kin_of, taken_over, warn_of_change
 from paceline.api.needs import needs_of
 from paceline.api.options import deadline_s, generator_of
 from paceline.api.parts import build
+from paceline.api.recalling import recalled
 from paceline.api.results import Result
 from paceline.api.simulation import brains_of
 from paceline.core.decisions import EndCause
-from paceline.core.errors import SpecError, StudyFailed, StudyTerminated
+from paceline.core.errors import PacelineWarning, SpecError, StudyFailed, StudyTerminated
 from paceline.core.events import FORMAT, Opened, Resumed, Submitted
 from paceline.engines.advice import Advice
 from paceline.engines.local.devices import find_devices
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
     from paceline.api.options import Options
     from paceline.core.decisions import Step
-    from paceline.core.events import AnyEvent, Command
+    from paceline.core.events import Adopted, AnyEvent, Command, Recalled
     from paceline.core.ports import Store
     from paceline.core.values import Config, StudySpec, Value
     from paceline.engines.local.devices import Devices
@@ -121,23 +123,47 @@ class Driver:
     def begin(self, watch: Watch | None = None) -> None:
         """Open the study, or take it up again where its log ends."""
         assert self._engine is not None
-        event: AnyEvent
+        events: list[AnyEvent]
         if self._log:
             for step in self._log:
                 self._engine.replay(step)
-            event = Resumed(at=self._engine.now, deadline_s=self._wall_deadline())
+            events = [Resumed(at=self._engine.now, deadline_s=self._wall_deadline())]
             self._shelf.sweep(self.machine.state.files.files)
         else:
-            deadline = self._options.get("deadline")
-            engine = {"local": True, **self._told}
-            if isinstance(deadline, datetime):
-                engine["deadline"] = deadline.isoformat()
-            event = Opened(at=0.0, spec=self.spec, format=FORMAT, engine=engine)
-        step = self.machine.handle(event)
-        self._store.append(self.spec.name, [step])
-        self._engine.apply(step)
+            events = [self._opened(), *self._adopted(), *self._recalled()]
+        steps = [self.machine.handle(event) for event in events]
+        self._store.append(self.spec.name, steps)
+        for step in steps:
+            self._engine.apply(step)
         if watch is not None:
-            watch(self.machine.state, [step])
+            watch(self.machine.state, steps)
+
+    def _opened(self) -> Opened:
+        deadline, files = self._options.get("deadline"), self._options.get("files")
+        engine = {"local": True, **self._told}
+        if isinstance(deadline, datetime):
+            engine["deadline"] = deadline.isoformat()
+        if files is not None:
+            engine["files"] = str(Path(files).resolve())
+        return Opened(at=0.0, spec=self.spec, format=FORMAT, engine=engine)
+
+    def _adopted(self) -> list[Adopted]:
+        """Return what other studies in the store know of this one's plan."""
+        kin = kin_of(self._store, self._options.get("store", ""), self.spec)
+        warn_of_change(kin, self.spec, self._code)
+        return list(taken_over(self._store, kin, self.spec, self._shelf))
+
+    def _recalled(self) -> list[Recalled]:
+        """Return what the study found that the generator shall learn from."""
+        study = self._options.get("warm_start")
+        return [] if study is None else recalled(self._store, self.spec, study)
+
+    @property
+    def _code(self) -> str:
+        """What a plan's version is about, in words."""
+        if self._options.get("plan") is not None:
+            return "the plan"
+        return f"training function `{getattr(self._train, '__name__', 'train')}`"
 
     def drive(self, watch: Watch | None = None) -> Result:
         """Run the study to its end and return what was found."""
@@ -227,7 +253,7 @@ class Driver:
         differs = [
             field.name
             for field in msgspec.structs.fields(spec)
-            if getattr(spec, field.name) != getattr(before, field.name)
+            if getattr(spec, field.name) != getattr(before, field.name) and field.name != "plan"
         ]
         # A time of day is another duration at every start.
         if differs == ["budget"] and isinstance(self._options.get("deadline"), datetime):
@@ -236,6 +262,13 @@ class Driver:
             raise SpecError(
                 f"study {spec.name!r} exists with another {', '.join(differs)}: go on with what it "
                 "was opened with, or give another name."
+            )
+        if None not in (spec.plan, before.plan) and spec.plan != before.plan:
+            warnings.warn(
+                f"{self._code} changed since study {spec.name!r} was opened ({before.plan} then, "
+                f"{spec.plan} now): its trials keep what they have and train on with the new one.",
+                PacelineWarning,
+                stacklevel=2,
             )
         return log
 

@@ -14,8 +14,9 @@ import msgspec
 from paceline.api.durations import seconds_of
 from paceline.api.needs import needs_of
 from paceline.api.parts import build, parse_part
+from paceline.api.plan_keys import given_key, key_of
 from paceline.core.errors import SpecError, unknown
-from paceline.core.values import Budget, Config, Part, Saves, StudySpec, Target
+from paceline.core.values import Budget, Config, Part, PlanKey, Saves, StudySpec, Target
 from paceline.worker.life import ray_spelled
 
 if TYPE_CHECKING:
@@ -66,8 +67,13 @@ class Options(TypedDict, total=False):
     store: str
     # Configs to try first.
     first: Sequence[Config]
+    # A study of the store whose results the generator learns from before its first proposal.
+    warm_start: str
     # Train what trials have in common once. By default on, and off in Ray's spelling.
     share: bool
+    # What is trained, as "name" or "name@version": studies of one store with the same share it.
+    # By default the function and a digest of its code; None: nothing is shared with other studies.
+    plan: str | None
     retries: int
     # Without a report for so long a trial is taken for hanging.
     hang: float | str | timedelta
@@ -115,6 +121,7 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
         saves=Saves(collect=True, bytes=options.get("checkpoint_bytes")),
         seed=options.get("seed", 0),
         share=options.get("share", not ray_spelled(train)),
+        plan=_plan(train, options),
         retries=options.get("retries", 3),
         standing="space" not in options,
         span=options.get("span", 1),
@@ -131,8 +138,18 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
         ("allocator", spec.allocator),
         ("curve model", spec.curves),
     ):
-        build(kind, part)  # type: ignore[arg-type]
+        built = build(kind, part)  # type: ignore[arg-type]
+        if kind == "generator" and "warm_start" in options:
+            _check_warm_start(options, part, learns=not built.pure)
     return spec
+
+
+def _check_warm_start(options: Options, generator: Part, *, learns: bool) -> None:
+    told = f"warm_start={options['warm_start']!r} cannot be meant"
+    if "store" not in options:
+        raise SpecError(f"{told} without a store: give store=…, where that study is kept.")
+    if not learns:
+        raise SpecError(f"{told}: generator {generator.name} learns from nothing; give a sampler.")
 
 
 def deadline_s(given: float | str | timedelta | datetime | None) -> float | None:
@@ -183,6 +200,20 @@ def _part_of_object(given: object) -> Part:
 
 def _part(given: str | Part) -> Part:
     return given if isinstance(given, Part) else parse_part(given)
+
+
+def _plan(train: Callable[[Any], Any], options: Options) -> PlanKey | None:
+    """Return the key under which other studies share with this one; None: none does."""
+    shares = options.get("share", not ray_spelled(train))
+    given = options.get("plan")
+    if given is not None and not shares:
+        raise SpecError(
+            f"plan={given!r} cannot be meant where nothing is shared: leave it out, or say "
+            "share=True."
+        )
+    if not shares or (given is None and "plan" in options):
+        return None
+    return key_of(train) if given is None else given_key(given)
 
 
 def _range(given: object) -> tuple[float, float] | None:

@@ -8,7 +8,8 @@ keyboard interrupt, 143 a SIGTERM. Does not know what any command does.
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+import warnings
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,13 +17,14 @@ import click
 
 from paceline.core.errors import (
     PacelineError,
+    PacelineWarning,
     StudyFailed,
     StudyTerminated,
     unknown,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class Place(NamedTuple):
@@ -115,7 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     arguments = None if argv is None else list(argv)
     try:
-        code = commands.main(arguments, prog_name="paceline", standalone_mode=False)
+        with _warnings_in_words():
+            code = commands.main(arguments, prog_name="paceline", standalone_mode=False)
     except click.ClickException as error:
         return _complain(_usage(error), error.exit_code)
     except StudyFailed as error:
@@ -129,6 +132,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.Abort:
         return _complain("interrupted", 130)
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _warnings_in_words() -> Iterator[None]:
+    """Say our own warnings as we say errors: one line, and no place in our code."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def tell(message: Warning | str, category: type[Warning], *where: Any) -> None:  # noqa: ANN401
+            if issubclass(category, PacelineWarning):
+                _complain(str(message), 0)
+            else:
+                show(message, category, *where)
+
+        warnings.showwarning = tell  # type: ignore[assignment]
+        yield
 
 
 def _usage(error: click.ClickException) -> str:

@@ -107,14 +107,21 @@ def _figures(found: Sharing) -> dict[str, str]:
     return {
         "asked for": f"{_count(found.epochs_asked, 'epoch')} by {_count(found.trials, 'trial')}",
         "trained": _count(found.epochs_trained, "epoch"),
+        **({"plan": found.plan} if found.plan else {}),
+        **({"taken over": _taken(found)} if found.adopted else {}),
         "saved": saved if found.epochs_saved > 0 else "nothing",
         "at most": limit,
     }
 
 
+def _taken(found: Sharing) -> str:
+    studies = [f"study {name!r}" for name in found.adopted]
+    return f"{_count(found.epochs_adopted, 'different epoch')} from {' and '.join(studies)}"
+
+
 def _line(row: NodeRow) -> str:
     length = row.last - row.first + 1
-    done = "" if row.epochs_known == length else f", {row.epochs_known} of {length} trained"
+    done = "" if row.epochs_known == length else f", {row.epochs_known} of {length} known"
     where = f"epoch {row.first}" if length == 1 else f"epochs {row.first}-{row.last}"
     return f"{where}: {settings_said(row.changes)}; {trials_said(row.trials)}{done}"
 

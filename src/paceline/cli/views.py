@@ -17,7 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from paceline.machine.story import span, written
+from paceline.machine.story import span, taken_over, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -86,6 +86,7 @@ def summed_up(told: Summary) -> RenderableType:
         f"{span(told.slot_seconds)} of slot time",
         "trials": _fates(*fates),
         "epochs": f"{told.epochs_trained} trained{_savings(told)}",
+        **({"shares": taken_over(told.adopted)} if told.adopted else {}),
         "report": told.report or "none",
     }
     return panel(f"{told.study}: {told.policy}", rows)
@@ -149,6 +150,8 @@ def paged(page: StudyPage) -> RenderableType:
             study.trials, study.trials_finished, study.trials_stopped, study.trials_failed
         ),
         "epochs": _epochs(study.epochs_trained, study.reports),
+        **({"plan": study.plan} if study.plan else {}),
+        **({"shares": taken_over(study.adopted)} if study.adopted else {}),
         **({"forecasts": _foreseen(study.forecasts)} if study.forecasts else {}),
         **({"speeds": _speeds(study.speeds)} if study.speeds else {}),
         "best": _best_line(study.metric, study.best_value, study.best_epoch, study.best_trial),
@@ -190,6 +193,8 @@ def found(best: Best) -> RenderableType:
             "none was saved at that epoch"
             if saved is None
             else f"attempt {saved.attempt}, epoch {saved.epoch}"
+            if saved.attempt >= 0
+            else f"taken over from another study, epoch {saved.epoch}"
         ),
         **{
             f"  {name}": written({name: value})[len(name) + 1 :]
@@ -305,7 +310,7 @@ def _savings(told: Summary) -> str:
         f"{count} {how}"
         for count, how in (
             (told.epochs_spared, "spared by stopping early"),
-            (told.epochs_shared, "shared between trials"),
+            (told.epochs_shared, "shared between trials" + " and studies" * bool(told.adopted)),
         )
         if count
     ]

@@ -92,6 +92,20 @@ class Saves(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     bytes: int | None = None
 
 
+class PlanKey(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What is trained: the name and version of training code and data.
+
+    Studies of one store with the same key and seed share what they have in common.
+    """
+
+    name: str
+    # Empty: whoever gave the name vouches that nothing has changed.
+    version: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}" if self.version else self.name
+
+
 class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One question put to the system. Written into the log's first entry, never changed."""
 
@@ -111,6 +125,8 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     seed: int = 0
     # Trials whose settings agree epoch by epoch are trained once.
     share: bool = False
+    # What is shared with other studies; None: nothing is.
+    plan: PlanKey | None = None
     # Wait for more when nothing is left to run: an outside tuner gives it its trials.
     standing: bool = False
     # How often a trial may fail before it is given up. Lost attempts do not count.

@@ -111,7 +111,7 @@ class Filler:
         limit = state.spec.budget.trials
         if limit is not None and len(state.trials) >= limit:
             why = f"all {limit} trials of the budget are open"
-        elif state.idle_opens >= _MOST_IDLE_OPENS:
+        elif state.idle_opens >= _MOST_IDLE_OPENS + len(state.adopted.trials):
             rest = ", or need more slots than there are" if state.spec.fit else ""
             why = f"the last {state.idle_opens} configs were all known already{rest}"
         else:
@@ -242,7 +242,7 @@ def _quiet(state: StudyState) -> d.End:
         why = f"nothing is left to run: {opened} trials were opened"
         return d.End(cause=d.EndCause.QUIET, why=why)
     # What was trained is worth having; where nothing was, there is nothing but the trouble.
-    cause = d.EndCause.QUIET if state.epochs_trained else d.EndCause.FAILED
+    cause = d.EndCause.QUIET if state.reports else d.EndCause.FAILED
     return d.End(cause=cause, why=f"no more trials after {opened}: {trouble}")
 
 

@@ -31,6 +31,10 @@ class StudyRow(Struct, frozen=True, kw_only=True):
     mode: str
     epochs: int
     seed: int
+    # What is trained, as name@version; None: nothing is shared with other studies.
+    plan: str | None
+    # How many configs were taken over from each of these.
+    adopted: dict[str, int]
     # "ended" or "unfinished"; `end` and `end_why` say what ended it.
     status: str
     end: str | None
@@ -115,6 +119,8 @@ def row_of(state: StudyState) -> StudyRow:
         mode=spec.mode,
         epochs=spec.epochs,
         seed=spec.seed,
+        plan=None if spec.plan is None else str(spec.plan),
+        adopted=dict(state.adopted.studies),
         status="unfinished" if end is None else "ended",
         end=None if end is None else end.cause.value,
         end_why=None if end is None else end.why,

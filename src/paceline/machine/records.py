@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, TypeAlias, overload
 
-from paceline.core.values import NO_LOSS, Forecast, SlotId, Status, StudySpec
+from paceline.core.values import NO_LOSS, Config, Forecast, SlotId, Status, StudySpec, TrialId
 from paceline.plan.tree import Node, node_of, way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from paceline.core.decisions import Open
+    from paceline.core.decisions import Need
     from paceline.core.values import AttemptId
 
 Leaf: TypeAlias = "Node[Trial, Attempt]"
@@ -49,18 +49,18 @@ class Trial:
         "spec",
     )
 
-    def __init__(self, order: Open, leaf: Leaf, spec: StudySpec) -> None:
-        self.id = order.trial
-        self.config = order.config
+    def __init__(self, number: TrialId, config: Config, leaf: Leaf, spec: StudySpec) -> None:
+        self.id = number
+        self.config = config
         self.leaf = leaf
         self.spec = spec
         self.opened_at = 0.0
         # The trial it was forked from.
-        self.source = order.source
+        self.source: TrialId | None = None
         # What its stages need, where that was declared.
-        self.needs = order.needs
+        self.needs: tuple[Need, ...] = ()
         self.epoch = 0
-        self.goal = order.until
+        self.goal = 0
         self.loss = NO_LOSS
         self.best_loss = NO_LOSS
         self.best_epoch = 0

@@ -62,11 +62,16 @@ class Sharing(Struct, frozen=True, kw_only=True):
     study: str
     # False: every trial trains alone, whatever it has in common with others.
     share: bool
+    # What is trained, as name@version, and how many configs were taken over from which studies.
+    plan: str | None
+    adopted: dict[str, int]
     trials: int
     # Epochs that trials have seen; how many different ones these are; how many were trained.
     epochs_asked: int
     epochs_needed: int
     epochs_trained: int
+    # Of the different ones, those that other studies trained.
+    epochs_adopted: int
     epochs_saved: int
     # The same for time in training, on the clock of one attempt and on slots.
     seconds_saved: float
@@ -118,10 +123,13 @@ class Meter:
         return Sharing(
             study=state.spec.name,
             share=state.spec.share,
+            plan=None if state.spec.plan is None else str(state.spec.plan),
+            adopted=dict(state.adopted.studies),
             trials=len(state.trials),
             epochs_asked=asked,
             epochs_needed=needed,
             epochs_trained=state.epochs_trained,
+            epochs_adopted=self._foreign(state.trials) if state.adopted.trials else 0,
             epochs_saved=asked - state.epochs_trained,
             seconds_saved=seconds - self._seconds,
             slot_seconds_saved=slot_seconds - self._slot_seconds,
@@ -129,6 +137,11 @@ class Meter:
             merge_rate_whole=len(state.trials) * state.spec.epochs / whole if whole else None,
             nodes=nodes,
         )
+
+    def _foreign(self, trials: Iterable[Trial]) -> int:
+        """Return how many different epochs trials have seen that nobody trained here."""
+        seen = {(t.origin(epoch), epoch) for t in trials for epoch in range(1, t.epoch + 1)}
+        return len(seen - self._widths.keys())
 
     def _asked(self, trials: Iterable[Trial]) -> tuple[int, float, float]:
         """Return the epochs that trials have seen, and what each would have taken alone."""

@@ -12,6 +12,7 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import LogError
 from paceline.core.values import NO_LOSS, Status, StudySpec, TrialId, loss_of
+from paceline.machine.adoption import Adoptions
 from paceline.machine.files import File, Files
 from paceline.machine.fitting import beyond, ends_for_width
 from paceline.machine.foresight import Foresight
@@ -22,7 +23,7 @@ from paceline.machine.records import Attempt, Trial
 from paceline.machine.rides import Rides
 from paceline.machine.slots import Slots
 from paceline.plan.settings import stretches
-from paceline.plan.tree import Tree, known_on, node_of, shared_until
+from paceline.plan.tree import Tree, node_of, shared_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -77,6 +78,7 @@ class StudyState:
         self.least = 0.0
         self.meter = Meter()
         self.files = Files()
+        self.adopted = Adoptions()
         self.paces = Paces()
         # Whether trials may have other widths than one slot; what trials on the move go on with.
         self.elastic = False
@@ -277,14 +279,8 @@ class StudyState:
 
     def _adopted(self, event: e.Adopted) -> None:
         self._tick(event.at)
-        if not self.spec.share:
-            return
-        leaf = self.tree.insert(stretches(event.config, self.spec.epochs))
-        # Whoever waits for these epochs is credited with them, one judged epoch at a time.
-        told = list(zip(event.metrics, event.seconds, strict=True))
-        for metrics, seconds in told[known_on(leaf) :]:
-            loss = loss_of(metrics.get(self._metric), self._sign)
-            node_of(leaf, known_on(leaf) + 1).learn(loss, seconds, metrics)
+        if self.spec.share:
+            self.adopted.take(event, self.tree, self.files, self.spec)
 
     # Decisions about trials
 
@@ -294,8 +290,9 @@ class StudyState:
         spec = self.spec
         path = stretches(decision.config, spec.epochs) if spec.share else None
         leaf = self.tree.alone() if path is None else self.tree.insert(path)
-        trial = Trial(decision, leaf, spec)
-        trial.opened_at = self.now
+        trial = Trial(decision.trial, decision.config, leaf, spec)
+        trial.opened_at, trial.goal = self.now, decision.until
+        trial.source, trial.needs = decision.source, decision.needs
         self.trials.append(trial)
         self.live += 1
         if decision.source is None:
@@ -418,6 +415,7 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     e.Commanded: StudyState._commanded,
     e.Submitted: lambda state, event: state._tick(event.at),
     e.Adopted: StudyState._adopted,
+    e.Recalled: lambda state, event: state._tick(event.at),  # for the generator alone
     d.Open: StudyState._open,
     d.Go: StudyState._go,
     d.Pause: _nothing,  # the trial stands at its goal, and the log keeps the reason

@@ -16,7 +16,7 @@ from paceline.machine.state import StudyState
 from paceline.plan.schedules import RAMP, RULE, arguments, is_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from paceline.core.decisions import Entry, Step
     from paceline.core.values import StudySpec, TrialId
@@ -27,10 +27,21 @@ def study_story(steps: Iterable[Step]) -> Iterator[str]:
     """Tell what mattered to the study as a whole."""
     state = StudyState()
     leader = None
+    # How many configs were taken over from each study, and are not told yet.
+    taken: dict[str, int] = {}
+    recalled: set[str] = set()
     for step in steps:
         for entry in step.entries:
+            if isinstance(entry, e.Adopted):
+                taken[entry.study] = taken.get(entry.study, 0) + 1
+            elif taken:
+                yield f"{span(state.now)}: {taken_over(taken)}."
+                taken = {}
             state.apply(entry)
             text = _study_sentence(entry, state)
+            if isinstance(entry, e.Recalled) and entry.study not in recalled:
+                recalled.add(entry.study)
+                text = f"the generator learns from study {entry.study!r}"
             if text is None and state.best is not leader:
                 text = f"the lead goes to {_leader(state)}"
             leader = state.best
@@ -128,8 +139,6 @@ def _study_sentence(entry: Entry, state: StudyState) -> str | None:
             return f"a command changes the slots by {by:+d}"
         case e.Submitted(until=until):
             return f"an outside tuner asks for a trial up to epoch {until}"
-        case e.Adopted(study=study, seconds=seconds):
-            return f"{len(seconds)} epochs are taken over from study {study!r}"
         case d.Close(why=why):
             return f"no more trials are opened: {why}"
         case d.Fail(trial=trial, why=why):
@@ -231,6 +240,19 @@ def _best(trial: Trial, spec: StudySpec) -> str:
 
 def _value(loss: float, spec: StudySpec) -> str:
     return f"{spec.metric} {'not a number' if loss == NO_LOSS else f'{spec.sign * loss:.5g}'}"
+
+
+def taken_over(studies: Mapping[str, int]) -> str:
+    """Say how many configs were taken over from each study.
+
+    >>> taken_over({"a": 24, "b": 1})
+    "what is known of 24 configs of study 'a' and 1 config of study 'b' is taken over"
+    """
+    told = " and ".join(
+        f"{count} {'config' if count == 1 else 'configs'} of study {name!r}"
+        for name, count in studies.items()
+    )
+    return f"what is known of {told} is taken over"
 
 
 def written(config: Config) -> str:

@@ -23,7 +23,10 @@ def superfluous(state: StudyState) -> list[Name]:
     files = state.files
     suspects = list(files.suspects.values())
     files.suspects.clear()
-    names = [name for trial in suspects for name in files.of(trial)]
+    names = [name for trial in suspects for name in files.of(trial) if name[0] >= 0]
+    # Whoever repeats what was adopted may come as long as anybody may. Then it is like any other;
+    # but those who need it are not those whose it is.
+    names += (name for name in files.files if name[0] < 0 and state.closed)
     if not names:
         return []
     # Where prefixes are shared, anybody may need anybody's.
@@ -74,7 +77,8 @@ def _needed(state: StudyState, trials: Iterable[Trial]) -> Iterator[Name]:
 def _may_begin_alike(state: StudyState) -> bool:
     """Say whether trials may still come that begin like one there is."""
     # Where no two have begun alike, as with rates drawn from a range, none will.
-    alike = len(state.tree.roots) < max(2, len(state.trials))
+    paths = len(state.trials) + len(state.adopted.trials)
+    alike = len(state.tree.roots) < max(2, paths)
     return state.spec.share and not state.closed and alike
 
 

@@ -19,7 +19,7 @@ def picture(state: StudyState) -> dict[str, Any]:
     plain = {
         name: value
         for name, value in vars(state).items()
-        if name not in ("trials", "attempts", "rides", "tree", "files", *_PARTS, *_PASSING)
+        if name not in (*_PICTURED, *_PARTS, *_PASSING)
     }
     plain["best"] = None if state.best is None else state.best.id
     return {
@@ -32,9 +32,13 @@ def picture(state: StudyState) -> dict[str, Any]:
             (name, file.bytes, file.digest, file.trial.id)
             for name, file in state.files.files.items()
         ),
+        "adopted": (state.adopted.studies, [_trial(trial) for trial in state.adopted.trials]),
         "tree": [_node(node) for node in state.tree.nodes()] if state.number else [],
     }
 
+
+# Fields that are drawn one by one.
+_PICTURED = ("trials", "attempts", "rides", "tree", "files", "adopted")
 
 # Fields that are objects of plain fields.
 _PARTS = ("foresight", "paces", "slots", "questions", "meter")

@@ -315,8 +315,8 @@ class Trial:
 
 
 def name_of(attempt: int, epoch: int) -> str:
-    """Return the file name of a checkpoint."""
-    return f"{attempt}-{epoch}.ckpt"
+    """Return the file name of a checkpoint; attempts below zero saved it in another study."""
+    return f"{attempt}-{epoch}.ckpt" if attempt >= 0 else f"adopted-{-attempt}-{epoch}.ckpt"
 
 
 def _settled(metrics: dict[str, Any], wanted: str) -> Metrics:

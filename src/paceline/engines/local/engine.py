@@ -93,6 +93,9 @@ class LocalEngine:
         event = step.event
         if isinstance(event, e.Saved):
             self._shelf.saved((event.attempt, event.epoch), event.digest)
+        elif isinstance(event, e.Adopted):
+            for save in event.saves:
+                self._shelf.saved((event.attempt, save.epoch), save.digest)
         elif isinstance(event, e.Reported):
             self._better(event)
         for decision in step.decisions:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Name = tuple[AttemptId, int]
 
 _NAMED = re.compile(r"(\d+)-(\d+)\.ckpt")
+_ADOPTED = re.compile(r"adopted-(\d+)-(\d+)\.ckpt")
 
 
 class Shelf:
@@ -54,7 +55,7 @@ class Shelf:
             return
         for path in self.checkpoints.glob(f"*{attempt}-*"):
             found = _NAMED.search(path.name)
-            if found is None or int(found[1]) != attempt:
+            if found is None or int(found[1]) != attempt or _ADOPTED.search(path.name):
                 continue
             if path.name != found[0] or (attempt, int(found[2])) not in self._digests:
                 path.unlink(missing_ok=True)
@@ -62,8 +63,7 @@ class Shelf:
     def sweep(self, named: Container[Name]) -> None:
         """Delete what lies among the checkpoints and is not named in the log."""
         for path in self.checkpoints.iterdir():
-            found = _NAMED.fullmatch(path.name)
-            if found is None or (int(found[1]), int(found[2])) not in named:
+            if _name(path.name) not in named:
                 path.unlink(missing_ok=True)
 
     def log(self, attempt: AttemptId) -> Path:
@@ -73,3 +73,12 @@ class Shelf:
     def meeting(self, attempt: AttemptId) -> Path:
         """Return the file by which the processes of a wide attempt find each other."""
         return self.checkpoints / f"attempt-{attempt}.meeting"
+
+
+def _name(file: str) -> Name | None:
+    """Return the checkpoint that a file of this name is; None: it is none."""
+    found = _NAMED.fullmatch(file)
+    if found is not None:
+        return int(found[1]), int(found[2])
+    found = _ADOPTED.fullmatch(file)
+    return None if found is None else (-int(found[1]), int(found[2]))

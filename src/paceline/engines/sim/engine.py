@@ -384,7 +384,7 @@ def _question(event: e.Forecasted | e.Proposed) -> object:
 
 
 # What the world outside a simulation says: it stands in the log and comes from nowhere else.
-_FOREIGN = (e.Opened, e.Resumed, e.Commanded, e.Adopted)
+_FOREIGN = (e.Opened, e.Resumed, e.Commanded, e.Adopted, e.Recalled)
 
 _ACT: dict[type, Callable[[SimEngine, Any], None]] = {
     d.Open: SimEngine._open,
