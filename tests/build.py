@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from paceline.engines.sim.cluster import Cluster
 from paceline.engines.sim.recorded import Recorded
 from paceline.testing.studies import Rehearsal, brains_for, spec_for, table
@@ -32,12 +34,13 @@ class Played(Rehearsal):
         commands: dict[int, Command] | None = None,
         curves: CurveModel | None = None,
         needs: Needs | None = None,
+        others: tuple[tuple[Policy, Generator], ...] = (),
         **spec: Any,  # noqa: ANN401
     ) -> None:
         described = spec_for(trace, fit=needs is not None, **spec)
         super().__init__(
             described,
-            brains_for(trace, policy, allocator, generator, needs),
+            replace(brains_for(trace, policy, allocator, generator, needs), others=others),
             workload or Recorded(trace, share=described.share),
             Cluster(slots=slots, **(cluster or {})),
             commands,

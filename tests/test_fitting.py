@@ -181,7 +181,7 @@ def test_the_log_says_what_was_needed_so_that_a_replay_has_no_use_for_the_functi
     assert [each.needs for each in opens] == [((3, 1.0), (6, 2.0)), ((2, 2.0), (6, 1.0))]
     parts = study.brains
     for needs in (parts.needs, Told(study.steps)):
-        assert replay(study.steps, Brains(*parts_of(study), needs)) is None
+        assert replay(study.steps, Brains(*parts_of(study), needs=needs)) is None
     assert replay(study.steps, Brains(*parts_of(study))) is not None
 
 

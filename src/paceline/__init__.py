@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paceline import integrations as integrations
+    from paceline.api.joining import together
     from paceline.api.results import Result, SavedCheckpoint, TrialResult
+    from paceline.api.searching import Search
     from paceline.api.simulation import SimResult, Simulation
     from paceline.api.study import Study, tune
     from paceline.api.tune_scheduler import tune_scheduler
@@ -51,6 +53,7 @@ _HOMES = {
     "Part": "paceline.core.values",
     "Result": "paceline.api.results",
     "SavedCheckpoint": "paceline.api.results",
+    "Search": "paceline.api.searching",
     "SimResult": "paceline.api.simulation",
     "Simulation": "paceline.api.simulation",
     "SpecError": "paceline.core.errors",
@@ -80,6 +83,7 @@ _HOMES = {
     "report": "paceline.worker.ray_style",
     "smooth": "paceline.plan.schedules",
     "step_decay": "paceline.plan.schedules",
+    "together": "paceline.api.joining",
     "tune": "paceline.api.study",
     "tune_scheduler": "paceline.api.tune_scheduler",
     "uniform": "paceline.core.space",
@@ -96,6 +100,7 @@ __all__ = [
     "Part",
     "Result",
     "SavedCheckpoint",
+    "Search",
     "SimResult",
     "Simulation",
     "SpecError",
@@ -125,6 +130,7 @@ __all__ = [
     "report",
     "smooth",
     "step_decay",
+    "together",
     "tune",
     "tune_scheduler",
     "uniform",

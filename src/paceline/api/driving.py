@@ -6,11 +6,11 @@ Knows how to begin a study and how to take one up again, and that what it starte
 from __future__ import annotations
 
 import signal
-import tempfile
+import threading
 import time
 import warnings
+from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -21,13 +21,20 @@ from paceline.api.kin import kin_of, taken_over, warn_of_change
 from paceline.api.needs import needs_of
 from paceline.api.options import deadline_s, generator_of
 from paceline.api.parts import build
+from paceline.api.places import Places
 from paceline.api.recalling import recalled
 from paceline.api.results import Result
 from paceline.api.simulation import brains_of
 from paceline.core.decisions import EndCause
-from paceline.core.errors import PacelineWarning, SpecError, StudyFailed, StudyTerminated
+from paceline.core.errors import (
+    CheckpointError,
+    PacelineWarning,
+    SpecError,
+    StudyFailed,
+    StudyTerminated,
+)
 from paceline.core.events import FORMAT, Opened, Resumed, Submitted
-from paceline.engines.advice import Advice
+from paceline.engines.advice import advice_by
 from paceline.engines.local.devices import find_devices
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.mps import Mps
@@ -38,7 +45,8 @@ from paceline.engines.loop import run
 from paceline.machine.fitting import Asked
 from paceline.machine.machine import Machine
 from paceline.plan.settings import canonical
-from paceline.store import MemoryStore, folder_of, open_store
+from paceline.store import MemoryStore, open_store
+from paceline.store.checkpoints import try_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,8 +54,8 @@ if TYPE_CHECKING:
     from paceline.api.options import Options
     from paceline.core.decisions import Step
     from paceline.core.events import Adopted, AnyEvent, Command, Recalled
-    from paceline.core.ports import Store
-    from paceline.core.values import Config, StudySpec, Value
+    from paceline.core.ports import Adviser, Store
+    from paceline.core.values import Config, Part, StudySpec, Value
     from paceline.engines.local.devices import Devices
     from paceline.machine.state import StudyState
 
@@ -56,12 +64,15 @@ if TYPE_CHECKING:
 
 # How long workers may take to unwind where somebody interrupts: who waits can interrupt again.
 _GRACE_S = 5.0
+# How long a study that is over may take to tidy up where its checkpoints are kept.
+_TIDY_S = 5.0
 
 
 class Driver:
     """Runs one study. A context: what it starts ends with it.
 
-    `told` goes into the log beside the spec, for whoever takes the study up again.
+    `told` goes into the log beside the spec, for whoever takes the study up again. `generators` are
+    those of several studies driven as one, each with what a log cannot hold of it.
     """
 
     def __init__(
@@ -70,6 +81,7 @@ class Driver:
         spec: StudySpec,
         options: Options,
         told: dict[str, Value] | None = None,
+        generators: Sequence[Part] = (),
     ) -> None:
         # The study's clock runs from here, so that a deadline counts starting too.
         self._called = time.monotonic()
@@ -85,17 +97,20 @@ class Driver:
             self._store.claim(spec.name)
             self._log = self._logged(spec)
             self.spec = spec if not self._log else _spec_of(self._log)
-            self.files = self._folder(url)
-            self._shelf = Shelf(self.files)
+            self._places = Places(self.spec.name, options, _first(self._log))
+            storage = self._places.storage
+            self._shelf = Shelf(self._places.files, storage, self._places.cache_bytes)
             needs = Asked(needs_of(options["needs"])) if "needs" in options else None
-            brains = brains_of(self.spec, generator_of(self.spec, options), needs)
+            parts = generators or [generator_of(self.spec, options)]
+            brains = brains_of(self.spec, parts, needs)
             self.machine = Machine(brains)
             if self._log and self._ended():
                 self._shelf.sweep(self.machine.state.files.files)
                 return
-            curves = build("curve model", self.spec.curves)
-            advice = Advice(curves, brains.generator, self.machine.state)
-            self._engine = self._made(advice)
+            if storage is not None:
+                try_out(storage)
+            models = [build("curve model", study.curves) for study in self.spec.studies]
+            self._engine = self._made(advice_by(models, brains.generators, self.machine.state))
         except BaseException:
             self.close()
             raise
@@ -118,7 +133,14 @@ class Driver:
     def result(self) -> Result:
         """What was found so far."""
         log = list(self._store.read(self.spec.name))
-        return Result(self.machine.state, log, self.files, self._options.get("store"))
+        return Result(self.machine.state, log, self._shelf, self._options.get("store"))
+
+    @property
+    def results(self) -> list[Result]:
+        """What each of several studies driven as one has found so far."""
+        log, url = list(self._store.read(self.spec.name)), self._options.get("store")
+        state = self.machine.state
+        return [Result(state, log, self._shelf, url, group) for group in state.groups or ()]
 
     def begin(self, watch: Watch | None = None) -> None:
         """Open the study, or take it up again where its log ends."""
@@ -129,6 +151,7 @@ class Driver:
                 self._engine.replay(step)
             events = [Resumed(at=self._engine.now, deadline_s=self._wall_deadline())]
             self._shelf.sweep(self.machine.state.files.files)
+            self._shelf.sweep_storage(self.machine.state.files.files)
         else:
             events = [self._opened(), *self._adopted(), *self._recalled()]
         steps = [self.machine.handle(event) for event in events]
@@ -139,12 +162,10 @@ class Driver:
             watch(self.machine.state, steps)
 
     def _opened(self) -> Opened:
-        deadline, files = self._options.get("deadline"), self._options.get("files")
-        engine = {"local": True, **self._told}
+        deadline = self._options.get("deadline")
+        engine = {"local": True, **self._places.told, **self._told}
         if isinstance(deadline, datetime):
             engine["deadline"] = deadline.isoformat()
-        if files is not None:
-            engine["files"] = str(Path(files).resolve())
         return Opened(at=0.0, spec=self.spec, format=FORMAT, engine=engine)
 
     def _adopted(self) -> list[Adopted]:
@@ -175,6 +196,7 @@ class Driver:
             self._engine.close()
             # What was saved after the study's last word is named nowhere.
             self._shelf.sweep(self.machine.state.files.files)
+            self._tidy_storage()
         end = self.machine.state.end
         if end is None:
             raise StudyFailed(
@@ -277,7 +299,7 @@ class Driver:
             self.machine.fold(step)
         return self.machine.over
 
-    def _made(self, advice: Advice) -> LocalEngine:
+    def _made(self, advice: Adviser) -> LocalEngine:
         devices = self._shared(find_devices(self._options.get("slots")))
         hang = self._options.get("hang")
         return LocalEngine(
@@ -301,21 +323,31 @@ class Driver:
         self._told["mps"] = self._mps.note or "up"
         return replace(devices, mps=self._mps.pipe)
 
-    def _folder(self, url: str | None) -> Path:
-        given = self._options.get("files")
-        if given is not None:
-            return Path(given)
-        beside = None if url is None else folder_of(url, self.spec.name)
-        return beside or Path(tempfile.mkdtemp(prefix="paceline-"))
+    def _tidy_storage(self) -> None:
+        """Delete elsewhere what is named nowhere; a result does not wait for long for that."""
+        named = set(self.machine.state.files.files)
+
+        def tidy() -> None:
+            with suppress(CheckpointError):  # what stays is seen by `paceline checkpoints`
+                self._shelf.sweep_storage(named)
+
+        if self._places.storage is not None:
+            beside = threading.Thread(target=tidy, name="paceline-tidying", daemon=True)
+            beside.start()
+            beside.join(_TIDY_S)
 
     def _wall_deadline(self) -> float | None:
-        event = self._log[0].event
-        assert isinstance(event, Opened)
-        written = event.engine.get("deadline")
+        opened = _first(self._log)
+        written = None if opened is None else opened.engine.get("deadline")
         if written is None or self._engine is None:
             return None
         left = datetime.fromisoformat(written) - datetime.now().astimezone()
         return self._engine.now + max(left.total_seconds(), 0.0)
+
+
+def _first(log: Sequence[Step]) -> Opened | None:
+    event = log[0].event if log else None
+    return event if isinstance(event, Opened) else None
 
 
 def _spec_of(log: Sequence[Step]) -> StudySpec:

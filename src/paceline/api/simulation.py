@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from paceline.api.needs import needs_of
 from paceline.api.parts import build, joined, parse_part
 from paceline.api.remembering import Remembering
+from paceline.api.searching import Search, as_one, group_of
 from paceline.api.shipped import trace_named
 from paceline.core.decisions import EndCause, Step
 from paceline.core.errors import LogError, SpecError, unknown
@@ -25,7 +26,7 @@ from paceline.core.events import FORMAT, Opened
 from paceline.core.rng import shuffled, stream
 from paceline.core.speedup import parse_speedup
 from paceline.core.values import Budget, Config, Part, Saves, Status, StudySpec, Target
-from paceline.engines.advice import Advice
+from paceline.engines.advice import advice_by
 from paceline.engines.loop import run
 from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.engines.sim.engine import SimEngine
@@ -92,6 +93,8 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retries: int = 3
     # From these times on there are so many slots.
     capacity: tuple[tuple[float, int], ...] = ()
+    # Several searches as one study, each with its own policy, configs, target and trials.
+    searches: tuple[Search, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         # What no later value object checks: a trace's runs are cut to `trials` before it is made.
@@ -99,6 +102,10 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise SpecError(f"trials={self.trials} leaves nothing to run: give 1 or more.")
         if self.order not in ("shuffled", "file"):
             raise SpecError(f"order={self.order!r} cannot be meant: say 'shuffled' or 'file'.")
+        if self.searches and (self.target, self.trials, self.generator) != (None, None, None):
+            raise SpecError(
+                "each search has its own target, trials and generator: give them there."
+            )
         life = self.mean_life_s
         if life is not None and not (life > 0 and math.isfinite(life)):
             raise SpecError(f"mean_life_s={life!r} is no life: give a positive number of seconds.")
@@ -184,15 +191,15 @@ def simulation_of(log: Sequence[Step]) -> Simulation:
 
 
 def brains_of(
-    spec: StudySpec, generator: Part | None = None, needs: Asked | Told | None = None
+    spec: StudySpec, generators: Sequence[Part] = (), needs: Asked | Told | None = None
 ) -> Brains:
-    """Return the brains a spec names; the generator may be given with more than a log can hold."""
-    return Brains(
-        policy=build("policy", spec.policy),
-        generator=build("generator", generator or spec.generator),
-        allocator=build("allocator", spec.allocator),
-        needs=needs,
-    )
+    """Return the brains a spec names; generators may be given with more than a log can hold."""
+    given = generators or [study.generator for study in spec.studies]
+    (policy, generator), *others = [
+        (build("policy", study.policy), build("generator", part))
+        for study, part in zip(spec.studies, given, strict=True)
+    ]
+    return Brains(policy, generator, build("allocator", spec.allocator), tuple(others), needs)
 
 
 def _spec_of(log: Sequence[Step]) -> StudySpec:
@@ -203,7 +210,8 @@ def _spec_of(log: Sequence[Step]) -> StudySpec:
 
 def _default_name(options: Simulation) -> str:
     base = Path(options.source).name.removesuffix(".gz").removesuffix(".jsonl")
-    policy = "+".join(each.partition(":")[0] for each in joined(options.policy))
+    policies = [search.policy for search in options.searches or ()] or joined(options.policy)
+    policy = "+".join(each.partition(":")[0] for each in policies)
     return f"{base}-{policy}-s{options.slots}-{options.seed}"
 
 
@@ -249,10 +257,14 @@ class _Simulator:
             span=options.span,
             fit=options.needs is not None,
         )
+        if options.searches:
+            groups = [group_of(each, at, generator) for at, each in enumerate(options.searches)]
+            self.spec = as_one(self.spec, groups)
         needs = None if options.needs is None else Asked(needs_of(options.needs))
         brains = brains_of(self.spec, needs=needs)
         self.machine = Machine(brains)
-        advice = Advice(_curves(self.spec, workload), brains.generator, self.machine.state)
+        models = [_curves(study, workload) for study in self.spec.studies]
+        advice = advice_by(models, brains.generators, self.machine.state)
         self.engine = SimEngine(workload, _cluster(options), advice)
 
     def run(

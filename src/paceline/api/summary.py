@@ -13,6 +13,7 @@ from paceline.core.decisions import EndCause
 from paceline.core.values import Config, Status
 
 if TYPE_CHECKING:
+    from paceline.machine.groups import Group
     from paceline.machine.state import StudyState
 
 
@@ -60,7 +61,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     report: str | None = None
 
 
-def summary_of(state: StudyState, checkpoint: tuple[str, int] | None) -> Summary:
+def summary_of(state: StudyState | Group, checkpoint: tuple[str, int] | None) -> Summary:
     """Return a study's figures; `checkpoint` is its best one's path and epoch."""
     spec, best, end = state.spec, state.best, state.end
     fates = [trial.ended for trial in state.trials]

@@ -79,6 +79,11 @@ def _on_this_machine(
 ) -> int:
     from paceline.cli.loading import load_study
 
+    if told.get("together"):
+        raise SpecError(
+            f"study {study!r} is several in one: run the program that called pl.together again, "
+            "with the same name and store, and they go on."
+        )
     given = told.get("given") or {}
     loaded = load_study(file or _found(study, store, told.get("file")))
     return run_shown(loaded.but(**given, name=study, store=store), showing)

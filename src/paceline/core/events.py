@@ -130,6 +130,7 @@ class Proposed(Event, frozen=True, kw_only=True):
     # None: there are no more.
     config: Config | None
     note: str = ""
+    group: int = 0
 
 
 class CapacityChanged(Event, frozen=True, kw_only=True):

@@ -96,7 +96,7 @@ class StudyView(Protocol):
 
     @property
     def trials(self) -> Sequence[TrialView]:
-        """All trials, by id."""
+        """All trials, by id; of one of several studies driven as one, its own, still by id."""
         ...
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paceline.core.errors import BrokenInvariant
-from paceline.core.values import Status
+from paceline.core.values import NO_LOSS, Status
 from paceline.plan.tree import known_on, node_of, shared_until, way
 
 if TYPE_CHECKING:
@@ -172,6 +172,24 @@ def questions_are_about_trials_that_exist(state: StudyState) -> Iterator[str]:
             yield f"a forecast was asked of trial {number} at epoch {epoch}"
 
 
+def groups_add_up_to_the_whole(state: StudyState) -> Iterator[str]:
+    """Of several studies driven as one each knows its own trials, and together they are all."""
+    groups = state.groups or ()
+    for group in groups:
+        own = [trial for trial in state.trials if trial.group == group.number]
+        if [trial.id for trial in group.trials] != [trial.id for trial in own]:
+            yield f"study {group.spec.name} knows other trials than its own"
+        if group.live != sum(trial.alive for trial in own):
+            yield f"study {group.spec.name} counts {group.live} live trials"
+        if group.best_loss != min((trial.best_loss for trial in own), default=NO_LOSS):
+            yield f"study {group.spec.name} has another best than its trials"
+        if group.end is not None and state.end is None and group.live:
+            yield f"study {group.spec.name} has ended and {group.live} of its trials live"
+    used = sum(group.slot_seconds for group in groups)
+    if groups and abs(used - state.slot_seconds) > _DUST * max(1.0, used):
+        yield f"the studies have used {used:g} slot-seconds of {state.slot_seconds:g}"
+
+
 def statuses_are_what_they_say(state: StudyState) -> Iterator[str]:
     """Each status means what its description says."""
     for trial in state.trials:
@@ -194,6 +212,7 @@ CHECKS: tuple[Callable[[StudyState], Iterator[str]], ...] = (
     checkpoints_lie_at_known_epochs,
     wishes_are_on_the_way,
     questions_are_about_trials_that_exist,
+    groups_add_up_to_the_whole,
     statuses_are_what_they_say,
 )
 

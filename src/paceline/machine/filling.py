@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from paceline.core import decisions as d
 from paceline.core.errors import SpecError
+from paceline.machine.ending import Ender, end, number_of, why_quiet
 from paceline.machine.fitting import beyond, least_of
 from paceline.machine.orders import stage_for
 from paceline.machine.resizing import (
@@ -22,11 +23,11 @@ from paceline.machine.resizing import (
 from paceline.plan.settings import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from paceline.core.decisions import AnyDecision
     from paceline.core.ports import Allocator, Demand, Generator, Pick, Policy
     from paceline.core.values import AttemptId, Config, SlotId, TrialId
+    from paceline.machine.groups import Group
     from paceline.machine.records import Attempt, Trial
     from paceline.machine.state import StudyState
 
@@ -36,13 +37,10 @@ _MOVED = "it goes on at another width"
 _NEEDED = "its next epochs need another width"
 
 
-class Decider(Protocol):
+class Decider(Ender, Protocol):
     """What the filler needs of the machine."""
 
-    @property
-    def state(self) -> StudyState: ...
-    def decide(self, decision: AnyDecision) -> None: ...
-    def open(self, config: Config, until: int, why: str) -> Trial: ...
+    def open(self, config: Config, until: int, why: str, group: int = 0) -> Trial: ...
     def credit(self, trial: Trial) -> None: ...
 
 
@@ -50,9 +48,7 @@ class Thinkers(Protocol):
     """What the filler needs of the brains."""
 
     @property
-    def policy(self) -> Policy: ...
-    @property
-    def generator(self) -> Generator: ...
+    def each(self) -> Sequence[tuple[Policy, Generator]]: ...
     @property
     def allocator(self) -> Allocator: ...
 
@@ -61,8 +57,7 @@ class Filler:
     """Fills free slots after every event. Keeps no machine: a cycle would keep studies alive."""
 
     def __init__(self, brains: Thinkers) -> None:
-        self._policy = brains.policy
-        self._generator = brains.generator
+        self._brains = brains.each
         self._allocator = brains.allocator
 
     def fill(self, machine: Decider) -> None:
@@ -79,9 +74,9 @@ class Filler:
         # Were others to start, one that needs more room to go on than there is might wait for ever.
         held = any(number in state.ready for number in state.moving)
         while not (held or state.end) and (slots.idle or slots.partial or state.elastic):
-            pick = self._pick(machine)
+            view, pick = self._turn(machine)
             room = slots.idle or slots.partial
-            if pick is None or not room or not self._start(machine, pick):
+            if pick is None or not room or not self._start(machine, view, pick):
                 break
             launched = True
         # While a proposal is on its way the slot it is for is not left over.
@@ -97,52 +92,71 @@ class Filler:
             moved = self._launch(machine, state.trials[number], why) or moved
         return moved
 
-    def _pick(self, machine: Decider) -> Pick | None:
+    def _turn(self, machine: Decider) -> tuple[StudyState | Group, Pick | None]:
+        """Ask for a pick: of several studies, the one whose turn it is and who wants a slot."""
         state = machine.state
-        most = self._policy.admit(state)
-        wanted = not state.closed and (most is None or state.live < most)
-        if wanted:
-            self._mind_budget(machine)
-        state.new = wanted and not state.closed and self._obtainable(machine)
-        return self._policy.next(state)
+        if state.groups is None:
+            return state, self._pick(machine, state)
+        room = state.free
+        for group in state.groups.turns(state.now):
+            pick = self._pick(machine, group)
+            state.new = group.new
+            if pick is not None:
+                return group, pick
+            if room > 0 and group.quiet:
+                end(machine, group, *why_quiet(group, state))
+            # A slot that a proposal is on its way for is not the next one's.
+            awaited = state.questions.awaits(group.number)
+            room -= awaited
+            if awaited and room <= 0:
+                break
+        return state, None
 
-    def _mind_budget(self, machine: Decider) -> None:
-        state = machine.state
-        limit = state.spec.budget.trials
-        if limit is not None and len(state.trials) >= limit:
+    def _pick(self, machine: Decider, view: StudyState | Group) -> Pick | None:
+        policy, generator = self._brains[number_of(view)]
+        most = policy.admit(view)
+        wanted = not view.closed and (most is None or view.live < most)
+        if wanted:
+            self._mind_budget(machine, view)
+        view.new = wanted and not view.closed and self._obtainable(machine, view, generator)
+        return policy.next(view)
+
+    def _mind_budget(self, machine: Decider, view: StudyState | Group) -> None:
+        limit = view.spec.budget.trials
+        if limit is not None and len(view.trials) >= limit:
             why = f"all {limit} trials of the budget are open"
-        elif state.idle_opens >= _MOST_IDLE_OPENS + len(state.adopted.trials):
-            rest = ", or need more slots than there are" if state.spec.fit else ""
-            why = f"the last {state.idle_opens} configs were all known already{rest}"
+        elif view.idle_opens >= _MOST_IDLE_OPENS + len(machine.state.adopted.trials):
+            rest = ", or need more slots than there are" if machine.state.spec.fit else ""
+            why = f"the last {view.idle_opens} configs were all known already{rest}"
         else:
             return
-        machine.decide(d.Close(why=why))
+        machine.decide(d.Close(group=number_of(view), why=why))
 
-    def _obtainable(self, machine: Decider) -> bool:
+    def _obtainable(self, machine: Decider, view: StudyState | Group, generator: Generator) -> bool:
         """Say whether a config can be had now; ask for one where that takes time."""
-        state = machine.state
-        questions = state.questions
-        if self._generator.pure or questions.offers:
+        number, questions = number_of(view), machine.state.questions
+        if generator.pure or questions.offer(number) is not None:
             return True
-        # One question for each slot that could use the answer, and no more.
-        while len(questions.awaited) < state.free:
-            machine.decide(
-                d.AskProposal(number=questions.proposals, why="a free slot wants a new trial")
-            )
+        # One question for each slot that could use the answer, and no more; of several studies
+        # each has one on its way at a time, so that none takes all slots.
+        most = view.free if view is machine.state else min(view.free, 1.0)
+        while questions.awaits(number) < most:
+            asked, why = questions.proposals(number), "a free slot wants a new trial"
+            machine.decide(d.AskProposal(number=asked, group=number, why=why))
         return False
 
-    def _start(self, machine: Decider, pick: Pick) -> bool:
+    def _start(self, machine: Decider, view: StudyState | Group, pick: Pick) -> bool:
         """Carry a pick out. False: nothing more fits now."""
         state = machine.state
         if pick.trial is None:
-            config = self._config(machine)
+            config = self._config(machine, view)
             if config is None:
                 return True  # closed now: ask the policy again
             until = min(pick.until, state.spec.epochs)
             if until < 1:
-                name = state.spec.policy
+                name = view.spec.policy
                 raise SpecError(f"policy {name} gave a new trial the goal {until}: give 1 or more.")
-            number = machine.open(config, until, pick.why).id
+            number = machine.open(config, until, pick.why, number_of(view)).id
         else:
             number = pick.trial
             trial = state.trials[number]
@@ -158,13 +172,13 @@ class Filler:
             return True
         return self._launch(machine, trial, pick.why)
 
-    def _config(self, machine: Decider) -> Config | None:
-        state = machine.state
-        if state.questions.offers:
-            return canonical(state.questions.offers[0])  # taken by the Open that follows
-        config = self._generator.propose(state.taken, state)
+    def _config(self, machine: Decider, view: StudyState | Group) -> Config | None:
+        number = number_of(view)
+        config = machine.state.questions.offer(number)  # taken by the Open that follows
         if config is None:
-            machine.decide(d.Close(why="the generator has no more configs"))
+            config = self._brains[number][1].propose(view.taken, view)
+        if config is None:
+            machine.decide(d.Close(group=number, why="the generator has no more configs"))
             return None
         return canonical(config)
 
@@ -232,18 +246,7 @@ class Filler:
         if not (state.attempts or state.ready or questions.forecasts or questions.awaited):
             waiting = questions.wakes - {(state.deadline_s, None)}
             if state.capacity > 0 and not waiting and not state.spec.standing:
-                machine.decide(_quiet(state))
-
-
-def _quiet(state: StudyState) -> d.End:
-    """Return the end of a study in which nothing is left to run."""
-    trouble, opened = state.questions.trouble, len(state.trials)
-    if not trouble:
-        why = f"nothing is left to run: {opened} trials were opened"
-        return d.End(cause=d.EndCause.QUIET, why=why)
-    # What was trained is worth having; where nothing was, there is nothing but the trouble.
-    cause = d.EndCause.QUIET if state.reports else d.EndCause.FAILED
-    return d.End(cause=cause, why=f"no more trials after {opened}: {trouble}")
+                end(machine, state, *why_quiet(state, state))
 
 
 def _launch_of(

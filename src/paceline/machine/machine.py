@@ -17,8 +17,10 @@ from paceline.core import events as e
 from paceline.core.decisions import Step
 from paceline.core.ports import Allocator, Fork, Generator, Policy, sees_nothing
 from paceline.core.values import Status
+from paceline.machine.ending import end, number_of
 from paceline.machine.filling import Filler, dispensable
 from paceline.machine.fitting import Asked, Told, beyond
+from paceline.machine.groups import Audience
 from paceline.machine.orders import order_for
 from paceline.machine.state import StudyState
 from paceline.machine.tidying import beyond_budget, superfluous
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from paceline.core.decisions import AnyDecision, Entry
     from paceline.core.ports import Verdict
     from paceline.core.values import Config, TrialId
+    from paceline.machine.groups import Group
     from paceline.machine.records import Trial
 
 
@@ -44,8 +47,20 @@ class Brains(Struct, frozen=True):
     policy: Policy
     generator: Generator
     allocator: Allocator
+    # Where several studies are driven as one: who thinks for those after the first.
+    others: tuple[tuple[Policy, Generator], ...] = ()
     # Who says what the stages of a config need; None: nobody does.
     needs: Asked | Told | None = None
+
+    @property
+    def each(self) -> tuple[tuple[Policy, Generator], ...]:
+        """Who thinks for each group; for a study that stands alone, for it."""
+        return ((self.policy, self.generator), *self.others)
+
+    @property
+    def generators(self) -> list[Generator]:
+        """Each group's generator."""
+        return [generator for _, generator in self.each]
 
 
 class Machine:
@@ -53,8 +68,11 @@ class Machine:
 
     def __init__(self, brains: Brains) -> None:
         self.state = StudyState()
-        self._policy = brains.policy
-        sees = (brains.policy.see, brains.generator.see, brains.allocator.see)
+        self._policies = [policy for policy, _ in brains.each]
+        sees: list[Callable[[Entry, StudyState], None]]
+        sees = [brains.policy.see, brains.generator.see, brains.allocator.see]
+        if brains.others:
+            sees = [Audience(brains.each).see, brains.allocator.see]
         self._sees = tuple(see for see in sees if see is not sees_nothing)
         self._filler = Filler(brains)
         self._needs = brains.needs
@@ -108,13 +126,13 @@ class Machine:
         config: Config,
         until: int,
         why: str,
-        source: TrialId | None = None,
-        branch: int | None = None,
+        group: int = 0,
+        fork: tuple[TrialId, int] | None = None,
     ) -> Trial:
         """Begin a trial; one that needs more than there is ends at once, and says so."""
         state = self.state
         number = len(state.trials)
-        needs = () if self._needs is None else self._needs.along(config, state.spec)
+        source, branch = fork or (None, None)
         self.decide(
             d.Open(
                 trial=number,
@@ -122,7 +140,8 @@ class Machine:
                 until=until,
                 source=source,
                 branch=branch,
-                needs=needs,
+                group=group,
+                needs=() if self._needs is None else self._needs.along(config, state.spec),
                 why=why,
             )
         )
@@ -132,6 +151,12 @@ class Machine:
             self.decide(d.Fail(trial=number, why=trouble))
             self._mind_failures(f": {trouble}")
         return trial
+
+    def end(self, decision: d.End) -> None:
+        """End the study, and first give up what was kept for those who would have gone on."""
+        self.state.files.suspect_all()
+        self._collect(over=True)
+        self.decide(decision)
 
     def credit(self, trial: Trial) -> None:
         """Give the trial what is already known of its path, judging it after each epoch."""
@@ -190,17 +215,17 @@ class Machine:
         failed = sum(each.ended is Status.FAILED for each in self.state.trials)
         if failed >= _HOPELESS:
             why = f"the first {failed} trials failed before their first report{note}"
-            self._end(d.EndCause.FAILED, why)
+            end(self, self.state, d.EndCause.FAILED, why)
 
     def _subject(self, event: e.Forecasted | e.Woke) -> None:
         trial = self.state.subject
         if trial is not None and trial.alive:
-            self._judge(trial)
+            self._judge(trial, self._view(trial))
 
     def _commanded(self, event: e.Commanded) -> None:
         match event.command:
             case e.StopStudy():
-                self._end(d.EndCause.COMMAND, "a command asked for it")
+                end(self, self.state, d.EndCause.COMMAND, "a command asked for it")
             case e.ChangeSlots(by=by) if by > 0:
                 self.decide(d.Provide(slots=by, why=f"a command gives {by} more"))
             case e.ChangeSlots(by=by):
@@ -220,24 +245,29 @@ class Machine:
 
     def _news(self, trial: Trial) -> None:
         """React to one more epoch seen: the target, then the policy."""
-        state = self.state
-        if state.end is None and (state.spec.budget.target is None or not self._reached(trial)):
-            self._judge(trial)
+        view = self._view(trial)
+        if view.end is None and (view.spec.budget.target is None or not self._reached(trial, view)):
+            self._judge(trial, view)
 
-    def _judge(self, trial: Trial) -> None:
-        for verdict in self._policy.judge(trial, self.state):
-            self._carry_out(verdict)
-            if self.state.end is not None:
+    def _view(self, trial: Trial) -> StudyState | Group:
+        """Return the study that the trial belongs to: its group, where there are several."""
+        groups = self.state.groups
+        return self.state if groups is None else groups[trial.group]
+
+    def _judge(self, trial: Trial, view: StudyState | Group) -> None:
+        for verdict in self._policies[trial.group].judge(trial, view):
+            self._carry_out(verdict, view)
+            if view.end is not None:
                 return
 
-    def _carry_out(self, verdict: Verdict) -> None:
+    def _carry_out(self, verdict: Verdict, view: StudyState | Group) -> None:
         """Turn a verdict into a decision; one that changes nothing is none."""
         state = self.state
         if isinstance(verdict, d.End):
-            self._end(d.EndCause.POLICY, verdict.why)
+            end(self, view, d.EndCause.POLICY, verdict.why)
         elif isinstance(verdict, d.Close):
-            if not state.closed:
-                self.decide(verdict)
+            if not view.closed:
+                self.decide(d.Close(group=number_of(view), why=verdict.why))
         elif verdict.trial is None or state.trials[verdict.trial].alive:
             if isinstance(verdict, Fork):
                 self._fork(verdict)
@@ -268,13 +298,13 @@ class Machine:
             spliced(source.config, verdict.epoch, verdict.changes, state.spec.epochs),
             min(verdict.until, state.spec.epochs),
             verdict.why,
-            source.id,
-            verdict.epoch,
+            source.group,
+            (source.id, verdict.epoch),
         )
         self.credit(child)
 
-    def _reached(self, trial: Trial) -> bool:
-        spec = self.state.spec
+    def _reached(self, trial: Trial, view: StudyState | Group) -> bool:
+        spec = view.spec
         target = spec.budget.target
         if target is None or trial.epoch < target.over:
             return False
@@ -285,9 +315,11 @@ class Machine:
         mean = f", mean of the last {target.over} reports," if target.over > 1 else ""
         # Whoever is there before having learned anything was never looking for this.
         doubt = "; even the first report is past it: check its sign, and mode" * (
-            self.state.reports == target.over
+            view.reports == target.over
         )
-        self._end(
+        end(
+            self,
+            view,
             d.EndCause.TARGET,
             f"trial {trial.id} reached {spec.metric} {spec.sign * loss:.6g}{mean} at epoch "
             f"{trial.epoch}: the target is {target.value:.6g}{doubt}",
@@ -321,12 +353,14 @@ class Machine:
                     )
                 )
 
-    def _collect(self) -> None:
+    def _collect(self, *, over: bool = False) -> None:
         """Give up checkpoints that nobody needs, and those that do not fit."""
-        for names, why in (
-            (superfluous(self.state), "nobody needs them any more"),
-            (beyond_budget(self.state), f"all may take {self.state.spec.saves.bytes} bytes"),
+        limit = self.state.spec.saves.bytes
+        for find, why in (
+            (superfluous, "nobody needs them any more"),
+            (beyond_budget, f"all may take {limit} bytes, and these cost least to train again"),
         ):
+            names = find(self.state, over=over)
             if names:
                 self.decide(d.Drop(checkpoints=tuple(sorted(names)), why=why))
 
@@ -335,17 +369,14 @@ class Machine:
         state = self.state
         deadline = state.deadline_s
         if deadline is not None and state.now >= deadline:
-            self._end(d.EndCause.DEADLINE, f"the deadline of {deadline:g} s has come")
+            end(self, state, d.EndCause.DEADLINE, f"the deadline of {deadline:g} s has come")
             return True
         limit = state.spec.budget.slot_seconds
         # Sums of many floats: what is used up but for a billionth is used up.
         if limit is not None and state.slot_seconds >= limit * (1 - 1e-9):
-            self._end(d.EndCause.SLOT_SECONDS, f"{limit:g} slot-seconds are used up")
+            end(self, state, d.EndCause.SLOT_SECONDS, f"{limit:g} slot-seconds are used up")
             return True
         return False
-
-    def _end(self, cause: d.EndCause, why: str) -> None:
-        self.decide(d.End(cause=cause, why=why))
 
 
 def _reason(before: int, after: int) -> str:

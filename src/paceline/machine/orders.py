@@ -51,7 +51,7 @@ def order_for(attempt: Attempt) -> Order:
 def _wanted_of(attempt: Attempt) -> Order:
     epoch, lead, members = attempt.epoch, attempt.trial, attempt.members
     if members == (lead,) and not attempt.yielding:
-        return Order(lead, lead.goal, ())
+        return Order(lead, lead.goal, _due(attempt.epoch, attempt.save_at))
     if lead not in members:
         # The leader has what it wanted, or is gone: the one with furthest to go leads on, of those
         # whose path is still the attempt's. An attempt at its goal has not begun the next epoch,
@@ -77,10 +77,11 @@ def _fitted(order: Order, start: int) -> Order:
 
 
 def _order(members: Sequence[Trial], lead: Trial, epoch: int, pending: tuple[int, ...]) -> Order:
+    due = _due(epoch, pending)
     if len(members) == 1:
-        return Order(lead, max(lead.goal, epoch), ())
+        return Order(lead, max(lead.goal, epoch), due)
     goal = max(lead.goal, epoch)
-    branches = set()
+    branches = set(due)
     for trial in members:
         if trial is not lead:
             together = shared_until(trial.leaf, lead.leaf)
@@ -90,3 +91,8 @@ def _order(members: Sequence[Trial], lead: Trial, epoch: int, pending: tuple[int
                 branches.add(together)
     # The goal itself is saved in any case.
     return Order(lead, goal, tuple(sorted(branch for branch in branches if branch < goal)))
+
+
+def _due(epoch: int, pending: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the save that was ordered where the attempt stands: it stays ordered until done."""
+    return (epoch,) if epoch in pending else ()

@@ -16,7 +16,7 @@ from paceline.plan.tree import Node, node_of, way
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from paceline.core.decisions import Need
+    from paceline.core.decisions import Launch, Need
     from paceline.core.values import AttemptId
 
 Leaf: TypeAlias = "Node[Trial, Attempt]"
@@ -39,10 +39,12 @@ class Trial:
         "failures",
         "forecast",
         "goal",
+        "group",
         "id",
         "leaf",
         "least",
         "loss",
+        "mark",
         "needs",
         "opened_at",
         "source",
@@ -57,10 +59,14 @@ class Trial:
         self.opened_at = 0.0
         # The trial it was forked from.
         self.source: TrialId | None = None
+        # Whose it is, where several studies are driven as one.
+        self.group = 0
         # What its stages need, where that was declared.
         self.needs: tuple[Need, ...] = ()
         self.epoch = 0
         self.goal = 0
+        # The last epoch at which it was to leave a checkpoint for others; 0: at none.
+        self.mark = 0
         self.loss = NO_LOSS
         self.best_loss = NO_LOSS
         self.best_epoch = 0
@@ -170,6 +176,18 @@ class Attempt:
         self.halting = False
         # It must save and go at its next epoch end, because its slots or its width change.
         self.yielding = False
+
+    @classmethod
+    def launched(cls, decision: Launch, trial: Trial, now: float) -> Attempt:
+        """Return the attempt that this decision starts now."""
+        attempt = cls(decision.attempt, trial, decision.start)
+        attempt.source = decision.source
+        attempt.goal = decision.goal
+        attempt.save_at = decision.save_at
+        attempt.slots = decision.slots
+        attempt.width = decision.width
+        attempt.launched_at = now
+        return attempt
 
     @property
     def parked(self) -> bool:

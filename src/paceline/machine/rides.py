@@ -28,8 +28,11 @@ class Rides:
         # Attempts whose members or goals changed since their orders were last looked at.
         self.touched: dict[int, Attempt] = {}
 
-    def want(self, trial: Trial) -> None:
-        """Put the trial's wish for every epoch up to its goal on the tree, and find a ride."""
+    def want(self, trial: Trial, mark: int = 0) -> None:
+        """Put the trial's wish for every epoch up to its goal on the tree, and find a ride.
+
+        At the epoch `mark` others may branch: an attempt that stands there saves before it goes on.
+        """
         for node in way(trial.leaf):
             wanted = node.end > trial.epoch and node.start < trial.goal
             if wanted and trial not in node.wanted:
@@ -38,6 +41,13 @@ class Rides:
             self.touched[trial.attempt.id] = trial.attempt
         elif trial.id not in self.ready:
             self.attach(trial)
+        if mark:
+            trial.mark = mark
+            attempt, saved = trial.attempt, saved_on(trial.leaf, mark)
+            if saved is not None and saved[0] == mark:
+                return
+            if attempt is not None and attempt.epoch == mark and attempt.parked:
+                attempt.save_at = tuple(sorted({*attempt.save_at, mark}))
 
     def forget(self, trial: Trial) -> None:
         """Take the trial's wishes back: it has what it wanted, or wants nothing any more."""

@@ -16,6 +16,7 @@ from paceline.machine.adoption import Adoptions
 from paceline.machine.files import File, Files
 from paceline.machine.fitting import beyond, ends_for_width
 from paceline.machine.foresight import Foresight
+from paceline.machine.groups import Groups
 from paceline.machine.meter import Meter
 from paceline.machine.paces import Paces
 from paceline.machine.questions import Questions
@@ -83,8 +84,9 @@ class StudyState:
         # Whether trials may have other widths than one slot; what trials on the move go on with.
         self.elastic = False
         self.moving: dict[TrialId, float] = {}
-        self._sign = 1.0
-        self._metric = ""
+        # What is known of each of several studies driven as one; None where there is one alone.
+        self.groups: Groups | None = None
+        self._sign, self._metric = 1.0, ""
 
     @property
     def ready(self) -> Collection[TrialId]:
@@ -117,6 +119,8 @@ class StudyState:
         self.delivered = self.departed = ()
         _FOLD[type(entry)](self, entry)
         self.number += 1
+        if self.groups is not None:
+            self.groups.take(entry, self)
 
     # Events
 
@@ -129,11 +133,13 @@ class StudyState:
         self._sign = event.spec.sign
         self._metric = event.spec.metric
         self.elastic = event.spec.span > 1 or event.spec.pack > 1
+        self.groups = Groups(self) if event.spec.groups else None
 
     def _resumed(self, event: e.Resumed) -> None:
         self._tick(event.at)
         if event.deadline_s is not None:
             self.deadline_s = event.deadline_s
+        self.files.suspect_all()
 
     def _tick(self, at: float) -> None:
         if at > self.now:
@@ -190,7 +196,7 @@ class StudyState:
             trial.best_epoch = epoch
             if loss < self.best_loss:
                 if self.best is not None and self.spec.saves.collect:
-                    self.files.suspects[self.best.id] = self.best
+                    self.files.suspect(self.best)
                 self.best, self.best_loss, self.best_epoch = trial, loss, epoch
         if epoch == trial.leaf.end:
             self._over(trial, Status.FINISHED)
@@ -202,8 +208,8 @@ class StudyState:
         attempt = self.attempts.get(event.attempt)
         if attempt is None or not attempt.start <= event.epoch <= attempt.epoch:
             return
-        name, file = (attempt.id, event.epoch), File(event.bytes, event.digest, attempt.trial)
-        self.files.add(name, file, collect=self.spec.saves.collect)
+        file = File(event.bytes, event.digest, attempt.trial, attempt.width)
+        self.files.add((attempt.id, event.epoch), file, collect=self.spec.saves.collect)
         self._settle_save(attempt, event.epoch)
         self.paces.saved(event.seconds)
 
@@ -293,20 +299,20 @@ class StudyState:
         trial = Trial(decision.trial, decision.config, leaf, spec)
         trial.opened_at, trial.goal = self.now, decision.until
         trial.source, trial.needs = decision.source, decision.needs
+        trial.group = decision.group
         self.trials.append(trial)
         self.live += 1
         if decision.source is None:
             self.taken += 1
-            if self.questions.offers:
-                self.questions.offers.popleft()
-        self.rides.want(trial)
+            self.questions.opened(decision.group)
+        self.rides.want(trial, decision.branch or 0)
         idle = trial.attempt is None and trial.id not in self.rides.ready
         self.idle_opens = self.idle_opens + 1 if idle or beyond(trial, self.capacity) else 0
 
     def _go(self, decision: d.Go) -> None:
         trial = self.trials[decision.trial]
         trial.goal = decision.until
-        self.rides.want(trial)
+        self.rides.want(trial, trial.epoch if decision.save else 0)
 
     def _cut(self, decision: d.Cut) -> None:
         trial = self.trials[decision.trial]
@@ -322,7 +328,7 @@ class StudyState:
         self.paces.forget(trial.id)
         self.moving.pop(trial.id, None)
         if self.spec.saves.collect:
-            self.files.suspects[trial.id] = trial
+            self.files.suspect(trial)
 
     def _credit(self, decision: d.Credit) -> None:
         trial = self.trials[decision.trial]
@@ -341,13 +347,7 @@ class StudyState:
             raise LogError(f"attempt {decision.attempt} was launched out of turn.")
         self.launches += 1
         self.moving.pop(decision.trial, None)
-        attempt = Attempt(decision.attempt, self.trials[decision.trial], decision.start)
-        attempt.source = decision.source
-        attempt.goal = decision.goal
-        attempt.save_at = decision.save_at
-        attempt.slots = decision.slots
-        attempt.width = decision.width
-        attempt.launched_at = self.now
+        attempt = Attempt.launched(decision, self.trials[decision.trial], self.now)
         self.attempts[attempt.id] = attempt
         self.slots.take(decision.slots, decision.width)
         self.meter.start(decision.width, self.now)
@@ -434,5 +434,6 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     d.AskProposal: lambda state, ask: state.questions.ask_proposal(ask),
     d.WakeAt: lambda state, ask: state.questions.ask_wake(ask),
     d.Provide: _nothing,  # CapacityChanged answers
+    d.Leave: _nothing,  # the groups' own fold takes it
     d.End: StudyState._ended,
 }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import Entry, Step
     from paceline.core.values import StudySpec, TrialId
+    from paceline.machine.groups import Group
     from paceline.machine.records import Trial
 
 
@@ -139,8 +140,11 @@ def _study_sentence(entry: Entry, state: StudyState) -> str | None:
             return f"a command changes the slots by {by:+d}"
         case e.Submitted(until=until):
             return f"an outside tuner asks for a trial up to epoch {until}"
-        case d.Close(why=why):
-            return f"no more trials are opened: {why}"
+        case d.Close(group=group, why=why):
+            whose = f" of {state.spec.groups[group].name!r}" if state.groups else ""
+            return f"no more trials{whose} are opened: {why}"
+        case d.Leave(group=group, why=why):
+            return _leaves((state.groups or ())[group], why)
         case d.Fail(trial=trial, why=why):
             return f"trial {trial} is given up: {why}"
         case d.End(why=why):
@@ -150,7 +154,12 @@ def _study_sentence(entry: Entry, state: StudyState) -> str | None:
     return None
 
 
-def _leader(state: StudyState) -> str:
+def _leaves(group: Group, why: str) -> str:
+    best = "nobody has a number" if group.best is None else f"its best is {_leader(group)}"
+    return f"study {group.spec.name!r} ends after {len(group.trials)} trials, {best}: {why}"
+
+
+def _leader(state: StudyState | Group) -> str:
     assert state.best is not None
     value = _value(state.best_loss, state.spec)
     return f"trial {state.best.id} with {value} at epoch {state.best_epoch}"
@@ -173,7 +182,8 @@ def _about_trial(entry: Entry, state: StudyState) -> str | None:
     match entry:
         case d.Open(config=config, until=until, source=source, branch=branch, why=why):
             origin = "" if source is None else f", forked from trial {source} at epoch {branch},"
-            return f"opened{origin} with {written(config)}, up to epoch {until}: {why}"
+            whose = f" for {state.spec.groups[entry.group].name!r}" if state.groups else ""
+            return f"opened{whose}{origin} with {written(config)}, up to epoch {until}: {why}"
         case d.Go(until=until, why=why):
             return f"may go on to epoch {until}: {why}"
         case d.Pause(why=why):
@@ -288,3 +298,16 @@ def span(seconds: float) -> str:
         return f"{minutes}m{rest:02d}s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m"
+
+
+def size(count: float) -> str:
+    """Return bytes as a person would say them.
+
+    >>> size(0), size(999), size(1_234_567), size(5e12)
+    ('0 B', '999 B', '1.23 MB', '5 TB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000.0
+    return f"{count:.3g} TB"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.plan.tree import way
 
 if TYPE_CHECKING:
+    from paceline.machine.groups import Group
     from paceline.machine.records import Attempt, Leaf, Trial
     from paceline.machine.state import StudyState
 
@@ -28,6 +29,7 @@ def picture(state: StudyState) -> dict[str, Any]:
         "attempts": [_attempt(attempt) for attempt in state.attempts.values()],
         **{name: dict(vars(getattr(state, name))) for name in _PARTS},
         "ready": list(state.rides.ready),
+        "groups": [_group(group) for group in state.groups or ()],
         "files": sorted(
             (name, file.bytes, file.digest, file.trial.id)
             for name, file in state.files.files.items()
@@ -38,13 +40,23 @@ def picture(state: StudyState) -> dict[str, Any]:
 
 
 # Fields that are drawn one by one.
-_PICTURED = ("trials", "attempts", "rides", "tree", "files", "adopted")
+_PICTURED = ("trials", "attempts", "rides", "tree", "files", "adopted", "groups")
 
 # Fields that are objects of plain fields.
 _PARTS = ("foresight", "paces", "slots", "questions", "meter")
 
 # What an entry leaves behind for its own moment, and no later one reads.
 _PASSING = ("delivered", "departed", "subject", "new")
+
+
+def _group(group: Group) -> dict[str, Any]:
+    plain = {name: value for name, value in vars(group).items() if name not in ("_whole", "new")}
+    plain |= {name: dict(vars(getattr(group, name))) for name in ("foresight", "meter")}
+    return {
+        **plain,
+        "trials": [trial.id for trial in group.trials],
+        "best": None if group.best is None else group.best.id,
+    }
 
 
 def _trial(trial: Trial) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from paceline.core.ports import Crash, Outcome
 from paceline.core.rng import stream
 from paceline.core.values import Config, Mode, Part, StudySpec
 from paceline.curves.last import Last
-from paceline.engines.advice import Advice
+from paceline.engines.advice import advice_by
 from paceline.engines.loop import run
 from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.engines.sim.engine import SimEngine
@@ -117,7 +117,7 @@ def brains_for(
     """Return brains for a study on a trace: the plainest, where none is given."""
     queue = Queued(configs=[run.config for run in trace.runs])
     asked = None if needs is None else Asked(needs)
-    return Brains(policy or Fifo(), generator or queue, allocator or Fixed(), asked)
+    return Brains(policy or Fifo(), generator or queue, allocator or Fixed(), needs=asked)
 
 
 class Scene(Struct, frozen=True):
@@ -169,7 +169,8 @@ class Rehearsal:
         self.brains = brains
         self.machine = Machine(brains)
         self.state = self.machine.state
-        advice = Advice(curves or Last(), brains.generator, self.state)
+        models = [curves or Last() for _ in brains.each]
+        advice = advice_by(models, brains.generators, self.state)
         self.engine = SimEngine(workload, cluster, advice)
         self.steps: list[Step] = []
         # After so many steps somebody sends this command.

@@ -166,6 +166,10 @@ class Teller:
     def _close(self, order: d.Close, at: float, state: StudyState) -> Said | None:
         return Said(at, "no more trials are opened: {}", (order.why,))
 
+    def _leave(self, order: d.Leave, at: float, state: StudyState) -> Said | None:
+        name = state.spec.groups[order.group].name
+        return Said(at, "study {!r} ends: {}", (name, order.why))
+
     def _end(self, order: d.End, at: float, state: StudyState) -> Said | None:
         return Said(at, "the study ends: {}", (order.why,))
 
@@ -198,5 +202,6 @@ _TELL: dict[type, Callable[[Teller, Any, float, StudyState], Said | None]] = {
     d.Credit: Teller._credit,
     d.Retire: Teller._retire,
     d.Close: Teller._close,
+    d.Leave: Teller._leave,
     d.End: Teller._end,
 }

@@ -35,10 +35,11 @@ class Briefing:
         """Yield what to tell each process, by rank; `best` is the study's best loss so far."""
         spec, shelf, devices = self._spec, self._shelf, self._devices
         seed = config.get("seed")
-        checkpoint, digest = None, ""
+        checkpoint, digest, awaits = None, "", False
         if launch.source is not None:
             name = (launch.source, launch.start)
             checkpoint, digest = name_of(*name), shelf.digest(name)
+            awaits = not shelf.wanted(launch.attempt, name)
         size = processes(launch)
         meeting = str(shelf.meeting(launch.attempt)) if size > 1 else ""
         for rank in range(size):
@@ -54,6 +55,7 @@ class Briefing:
                 folder=str(shelf.checkpoints),
                 checkpoint=checkpoint,
                 digest=digest,
+                awaits=awaits,
                 metric=spec.metric,
                 sign=spec.sign,
                 best=best,
