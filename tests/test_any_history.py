@@ -14,6 +14,7 @@ from paceline.core.codec import decode_step, encode_step
 from paceline.core.values import LEVELS, Budget, Forecast, Part, Saves, StudySpec, Target
 from paceline.generators.queued import Queued
 from paceline.machine.checks import complaints
+from paceline.machine.fitting import Asked
 from paceline.machine.machine import Brains, Machine
 from paceline.machine.replay import replay
 from paceline.policies.asha import Asha
@@ -31,6 +32,7 @@ CONFIGS: list[dict[str, Any]] = [
     for b in (0.1, 0.3)
     for c in (0.1, 0.4)
 ]
+NEEDS = {0.1: 0.5, 0.3: 2, 0.4: 3}
 SAVES = (
     Saves(),
     Saves(collect=True),
@@ -43,7 +45,7 @@ POLICIES = ("fifo", "asha", "probe", "forking probe")
 numbers = st.one_of(st.floats(-2, 2), st.sampled_from([math.nan, math.inf, -math.inf]))
 
 
-def brains(policy: str, seed: int, asked: bool) -> Brains:
+def brains(policy: str, seed: int, asked: bool, fit: bool) -> Brains:
     """Return fresh brains; the same arguments always think the same."""
     judge: Policy
     if policy == "fifo":
@@ -54,7 +56,8 @@ def brains(policy: str, seed: int, asked: bool) -> Brains:
         changes = [{"lr": 0.7}, {"lr": 0.9}] if policy.startswith("forking") else None
         judge = ProbePolicy(seed=seed, forks=changes)
     generator = AskedGenerator(configs=CONFIGS) if asked else Queued(configs=CONFIGS)
-    return Brains(judge, generator, ProbeAllocator(seed=seed))
+    needs = Asked(lambda setting: NEEDS.get(setting["lr"], 1)) if fit else None
+    return Brains(judge, generator, ProbeAllocator(seed=seed), needs=needs)
 
 
 class AnyHistory(RuleBasedStateMachine):
@@ -68,6 +71,7 @@ class AnyHistory(RuleBasedStateMachine):
         goal=st.sampled_from([None, None, -1.9]),
         retries=st.integers(0, 2),
         asked=st.booleans(),
+        fit=st.booleans(),
         saves=st.sampled_from(SAVES),
     )
     def open(
@@ -79,10 +83,11 @@ class AnyHistory(RuleBasedStateMachine):
         goal: float | None,
         retries: int,
         asked: bool,
+        fit: bool,
         saves: Saves,
     ) -> None:
-        self.chosen = policy, seed, asked
-        self.machine = Machine(brains(policy, seed, asked))
+        self.chosen = policy, seed, asked, fit
+        self.machine = Machine(brains(*self.chosen))
         self.steps: list[Step] = []
         self.at = 0.0
         spec = StudySpec(
@@ -98,6 +103,7 @@ class AnyHistory(RuleBasedStateMachine):
             saves=saves,
             pack=2,
             span=2,
+            fit=fit,
         )
         self.say(e.Opened(at=0.0, spec=spec))
         self.say(e.CapacityChanged(at=0.0, slots=(0, 1, 2)))

@@ -58,6 +58,7 @@ def studies(draw: st.DrawFn) -> dict[str, Any]:
         "seed": draw(st.integers(0, 50)),
         "slots": draw(st.integers(1, 3)),
         "asked": draw(st.booleans()),
+        "needs": draw(st.sampled_from([None, {0.1: 2, 0.05: 0.5}, {0.01: 3, 0.05: 2}])),
         "cluster": {
             "setup_s": draw(st.sampled_from([0.0, 0.3])),
             "save_s": draw(st.sampled_from([0.0, 0.2])),
@@ -103,6 +104,7 @@ def several(count: int) -> tuple[GroupSpec, ...]:
 def made(study: dict[str, Any]) -> Played:
     """Return the study, ready to run."""
     configs = [run.config for run in study["trace"].runs]
+    needs = study["needs"]
     # The second asks where the first does not, and the other way round.
     others: list[tuple[Policy, Generator]] = [
         (
@@ -119,6 +121,7 @@ def made(study: dict[str, Any]) -> Played:
         cluster=study["cluster"],
         allocator=ProbeAllocator(seed=study["seed"]),
         generator=AskedGenerator(configs=configs) if study["asked"] else None,
+        needs=None if needs is None else (lambda setting: needs.get(setting["lr"], 1)),
         **study["spec"],
     )
 

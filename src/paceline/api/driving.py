@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from paceline.api.interrupts import Interrupts
 from paceline.api.kin import kin_of, taken_over, warn_of_change
+from paceline.api.needs import needs_of
 from paceline.api.options import deadline_s, generator_of
 from paceline.api.parts import build
 from paceline.api.places import Places
@@ -43,6 +44,7 @@ from paceline.engines.local.shelf import Shelf
 from paceline.engines.local.staff import Patience
 from paceline.engines.loop import run
 from paceline.engines.ray.wanted import Ray, ray_of
+from paceline.machine.fitting import Asked
 from paceline.machine.machine import Machine
 from paceline.plan.settings import canonical
 from paceline.store import MemoryStore, open_store, shown
@@ -100,7 +102,9 @@ class Driver:
             self._places = Places(self.spec.name, options, _first(self._log))
             storage = self._places.storage
             self._shelf = Shelf(self._places.files, storage, self._places.cache_bytes)
-            brains = brains_of(self.spec, generators or [generator_of(self.spec, options)])
+            needs = Asked(needs_of(options["needs"])) if "needs" in options else None
+            parts = generators or [generator_of(self.spec, options)]
+            brains = brains_of(self.spec, parts, needs)
             self.machine = Machine(brains)
             if self._log and self._ended():
                 self._shelf.sweep(self.machine.state.files.files)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import msgspec
 
 from paceline.api.durations import seconds_of
+from paceline.api.needs import needs_of
 from paceline.api.parts import build, parse_part
 from paceline.api.plan_keys import given_key, key_of
 from paceline.core.errors import SpecError, unknown
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from optuna.samplers import BaseSampler
 
+    from paceline.core.ports import Needs
     from paceline.engines.ray.wanted import Ray
 
 
@@ -56,6 +58,8 @@ class Options(TypedDict, total=False):
     # At most so many slots for one trial, at most so many trials on one slot.
     span: int
     pack: int
+    # What an epoch under a setting cannot do without: slots, or a share of one.
+    needs: Needs | str
     # Let trials that share a GPU run at the same time, by NVIDIA's service. By default where it is.
     mps: bool
     seed: int
@@ -129,7 +133,10 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
         standing="space" not in options,
         span=options.get("span", 1),
         pack=options.get("pack", 1),
+        fit="needs" in options,
     )
+    if "needs" in options:
+        needs_of(options["needs"])
     if spec.curves.name == "oracle":
         raise SpecError("the oracle looks the future up: it works in `paceline simulate` alone.")
     for kind, part in (

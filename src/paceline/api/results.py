@@ -170,7 +170,7 @@ class Result:
         return write_report(self._log, path, store=store)
 
     def plot(self, name: str) -> go.Figure:
-        """Return a figure: attempts, best, configs, curves, epochs, slots or times."""
+        """Return a figure: attempts, best, configs, curves, epochs, slots, times or tree."""
         from paceline.plots.figures import figure_of
 
         return figure_of(self._log, name)

@@ -15,9 +15,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from paceline.api.needs import needs_of
 from paceline.api.parts import build, joined, parse_part
 from paceline.api.remembering import Remembering
 from paceline.api.searching import Search, as_one, group_of
+from paceline.api.shipped import trace_named
 from paceline.core.decisions import EndCause, Step
 from paceline.core.errors import LogError, SpecError, unknown
 from paceline.core.events import FORMAT, Opened
@@ -31,7 +33,7 @@ from paceline.engines.sim.engine import SimEngine
 from paceline.engines.sim.oracle import Oracle
 from paceline.engines.sim.recorded import Recorded
 from paceline.engines.sim.synthetic import Synthetic, synthetic
-from paceline.engines.sim.traces import read_trace
+from paceline.machine.fitting import Asked, Told
 from paceline.machine.machine import Brains, Machine
 from paceline.plan.saving import SAVE_SHARE
 
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to simulate. Durations are seconds; None leaves a limit out."""
 
-    # A trace file, or a synthetic workload such as `toy` or `families:noise=0.02`.
+    # A trace file, one of the package's by name, or a synthetic workload such as `toy`.
     source: str
     policy: str = "asha"
     # Where configs of a synthetic workload come from; None: drawn by lot. A trace has its own.
@@ -71,6 +73,8 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     share: bool = False
     pack: int = 1
     span: int = 1
+    # Slots by a hyperparameter, such as `batch:257=2,513=4`; None: as the allocator says.
+    needs: str | None = None
     speedup: str = "linear"
     interference: float = 0.0
     # Where they are not given: what the trace says, or nothing.
@@ -167,7 +171,7 @@ class SimResult(Struct, frozen=True, kw_only=True):
 
 def trace_of(source: str) -> Trace | None:
     """Return the trace that a source names; None where it is a synthetic workload."""
-    return None if _synthetic(source, 0) is not None else read_trace(source)
+    return None if _synthetic(source, 0) is not None else trace_named(source)
 
 
 def simulation_of(log: Sequence[Step]) -> Simulation:
@@ -183,14 +187,16 @@ def simulation_of(log: Sequence[Step]) -> Simulation:
         ) from None
 
 
-def brains_of(spec: StudySpec, generators: Sequence[Part] = ()) -> Brains:
+def brains_of(
+    spec: StudySpec, generators: Sequence[Part] = (), needs: Asked | Told | None = None
+) -> Brains:
     """Return the brains a spec names; generators may be given with more than a log can hold."""
     given = generators or [study.generator for study in spec.studies]
     (policy, generator), *others = [
         (build("policy", study.policy), build("generator", part))
         for study, part in zip(spec.studies, given, strict=True)
     ]
-    return Brains(policy, generator, build("allocator", spec.allocator), tuple(others))
+    return Brains(policy, generator, build("allocator", spec.allocator), tuple(others), needs)
 
 
 def _spec_of(log: Sequence[Step]) -> StudySpec:
@@ -218,7 +224,7 @@ class _Simulator:
             metric, mode, epochs = made.metric, made.mode, made.epochs
             trials = options.trials or 100
         else:
-            trace = trace or read_trace(options.source)
+            trace = trace or trace_named(options.source)
             workload = Recorded(trace, share=options.share)
             if options.generator is not None:
                 raise SpecError(
@@ -246,11 +252,13 @@ class _Simulator:
             retries=options.retries,
             pack=options.pack,
             span=options.span,
+            fit=options.needs is not None,
         )
         if options.searches:
             groups = [group_of(each, at, generator) for at, each in enumerate(options.searches)]
             self.spec = as_one(self.spec, groups)
-        brains = brains_of(self.spec)
+        needs = None if options.needs is None else Asked(needs_of(options.needs))
+        brains = brains_of(self.spec, needs=needs)
         self.machine = Machine(brains)
         models = [_curves(study, workload) for study in self.spec.studies]
         advice = advice_by(models, brains.generators, self.machine.state)

@@ -21,6 +21,7 @@ from paceline.core.errors import LogError, SpecError, StoreError
 from paceline.core.events import Opened
 from paceline.core.values import NO_LOSS, Config
 from paceline.engines.sim.traces import VERSION, Header, Run, write_trace
+from paceline.machine.fitting import Told
 from paceline.machine.glance import GroupRow, StudyRow, group_rows, row_of, value_of
 from paceline.machine.replay import Difference, replay
 from paceline.machine.state import StudyState
@@ -159,7 +160,13 @@ def replayed(steps: Iterable[Step]) -> Replayed:
     """Decide a log's events again, with the brains its spec names, up to the first difference."""
     log = iter(steps)
     first = next(log, None)
-    brains = brains_of(spec_of([first] if first is not None else []))
+    spec = spec_of([first] if first is not None else [])
+    if spec.fit:
+        kept = list(log)
+        log, needs = iter(kept), Told(kept)
+    else:
+        needs = None
+    brains = brains_of(spec, needs=needs)
     seen = decisions = 0
 
     def counted() -> Iterator[Step]:

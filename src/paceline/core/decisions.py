@@ -14,6 +14,9 @@ from msgspec import Struct
 from paceline.core.events import AnyEvent
 from paceline.core.values import AttemptId, Config, SlotId, TrialId
 
+# Up to this epoch a trial needs at least this width.
+Need: TypeAlias = tuple[int, float]
+
 
 class Decision(Struct, frozen=True, kw_only=True, tag=str.lower, gc=False, omit_defaults=True):
     """An order. `why` is a sentence with the numbers it rests on."""
@@ -35,6 +38,8 @@ class Open(Decision, frozen=True, kw_only=True):
     branch: int | None = None
     # Whose trial it is, where several studies are driven as one.
     group: int = 0
+    # What its stages need, in order, where that was declared; a fold asks nobody.
+    needs: tuple[Need, ...] = ()
 
 
 class Go(Decision, frozen=True, kw_only=True):

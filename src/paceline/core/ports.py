@@ -104,6 +104,10 @@ class Generator(Protocol):
         ...
 
 
+# Slots that an epoch under this setting cannot do without: whole ones, or a share of one.
+Needs: TypeAlias = "Callable[[Config], float]"
+
+
 class Demand(Protocol):
     """What one trial could use. Worked out as it is read."""
 
@@ -117,6 +121,11 @@ class Demand(Protocol):
     @property
     def width(self) -> float:
         """The width it holds, or is about to hold after a move; 0 where it waits."""
+        ...
+
+    @property
+    def least(self) -> float:
+        """The width that this stage of it cannot do without; 0 where nothing is known."""
         ...
 
 
@@ -155,8 +164,9 @@ class Allocator(Protocol):
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
         """Return a width for the asking trial, or for running ones that should change theirs.
 
-        A width is a whole number of slots, or one over a whole number. An asking trial that is not
-        named gets one slot, and one for whom not all its slots are free starts on those that are.
+        A width is a whole number of slots, or one over a whole number, and no less than the
+        demand's least. An asking trial that is not named gets one slot, or its least, and one for
+        whom not all its slots are free starts on those that are, if that is its least or more.
         A running one moves only where that pays: the machine weighs it (`machine.resizing`).
         """
         ...

@@ -148,6 +148,8 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     # At most `pack` trials on one slot, at most `span` slots for one trial.
     pack: int = 1
     span: int = 1
+    # What trials need depends on their settings: it stands in every Open.
+    fit: bool = False
     # Several studies driven as one, each with brains and limits of its own. What stands above is
     # then theirs together; `policy`, `generator` and `curves` only name theirs to a reader.
     groups: tuple[GroupSpec, ...] = ()

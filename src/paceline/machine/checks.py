@@ -45,6 +45,17 @@ def idle_slots_are_usable_and_held_by_nobody(state: StudyState) -> Iterator[str]
         yield f"partly held slots are {slots.partial} and should be {partial}"
 
 
+def no_stage_is_narrower_than_it_needs(state: StudyState) -> Iterator[str]:
+    """An attempt has the width that its stage needs, and goes no further than the stage."""
+    for attempt in state.attempts.values():
+        needs = [need for need in attempt.trial.needs if need[0] > attempt.start][:1]
+        for until, least in needs:
+            if attempt.width < least - _DUST:
+                yield f"attempt {attempt.id} is {attempt.width:g} wide and needs {least:g}"
+            if attempt.goal > until:
+                yield f"attempt {attempt.id} goes to {attempt.goal}, its stage to {until}"
+
+
 def every_live_trial_with_a_goal_is_ready_or_carried(state: StudyState) -> Iterator[str]:
     """Nobody who may train is forgotten, and nobody who may not is remembered."""
     for trial in state.trials:
@@ -199,6 +210,7 @@ def statuses_are_what_they_say(state: StudyState) -> Iterator[str]:
 CHECKS: tuple[Callable[[StudyState], Iterator[str]], ...] = (
     no_slot_is_held_beyond_its_whole,
     idle_slots_are_usable_and_held_by_nobody,
+    no_stage_is_narrower_than_it_needs,
     every_live_trial_with_a_goal_is_ready_or_carried,
     attempts_and_their_members_know_each_other,
     no_attempt_trains_what_nobody_asked_for,

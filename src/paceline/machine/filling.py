@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from paceline.core import decisions as d
 from paceline.core.errors import SpecError
 from paceline.machine.ending import Ender, end, number_of, why_quiet
+from paceline.machine.fitting import beyond, least_of
 from paceline.machine.orders import stage_for
 from paceline.machine.resizing import (
     rested,
@@ -27,18 +28,19 @@ if TYPE_CHECKING:
     from paceline.core.ports import Allocator, Demand, Generator, Pick, Policy
     from paceline.core.values import AttemptId, Config, SlotId, TrialId
     from paceline.machine.groups import Group
-    from paceline.machine.paces import Paces
     from paceline.machine.records import Attempt, Trial
     from paceline.machine.state import StudyState
 
 # A generator that proposes only what is already known costs nothing and would never end.
 _MOST_IDLE_OPENS = 1000
 _MOVED = "it goes on at another width"
+_NEEDED = "its next epochs need another width"
 
 
 class Decider(Ender, Protocol):
     """What the filler needs of the machine."""
 
+    def open(self, config: Config, until: int, why: str, group: int = 0) -> Trial: ...
     def credit(self, trial: Trial) -> None: ...
 
 
@@ -69,7 +71,9 @@ class Filler:
         state = machine.state
         slots = state.slots
         launched, pick = self._move(machine), None
-        while state.end is None and (slots.idle or slots.partial or state.elastic):
+        # Were others to start, one that needs more room to go on than there is might wait for ever.
+        held = any(number in state.ready for number in state.moving)
+        while not (held or state.end) and (slots.idle or slots.partial or state.elastic):
             view, pick = self._turn(machine)
             room = slots.idle or slots.partial
             if pick is None or not room or not self._start(machine, view, pick):
@@ -84,7 +88,8 @@ class Filler:
         state = machine.state
         moved = False
         for number in [number for number in state.moving if number in state.ready]:
-            moved = self._launch(machine, state.trials[number], _MOVED) or moved
+            why = _MOVED if state.moving[number] else _NEEDED
+            moved = self._launch(machine, state.trials[number], why) or moved
         return moved
 
     def _turn(self, machine: Decider) -> tuple[StudyState | Group, Pick | None]:
@@ -121,7 +126,8 @@ class Filler:
         if limit is not None and len(view.trials) >= limit:
             why = f"all {limit} trials of the budget are open"
         elif view.idle_opens >= _MOST_IDLE_OPENS + len(view.adopted.trials):
-            why = f"the last {view.idle_opens} configs were all known already"
+            rest = ", or need more slots than there are" if view.spec.fit else ""
+            why = f"the last {view.idle_opens} configs were all known already{rest}"
         else:
             return
         machine.decide(d.Close(group=number_of(view), why=why))
@@ -146,14 +152,11 @@ class Filler:
             config = self._config(machine, view)
             if config is None:
                 return True  # closed now: ask the policy again
-            number = len(state.trials)
             until = min(pick.until, state.spec.epochs)
             if until < 1:
                 name = view.spec.policy
                 raise SpecError(f"policy {name} gave a new trial the goal {until}: give 1 or more.")
-            group = number_of(view)
-            why = pick.why
-            machine.decide(d.Open(trial=number, config=config, until=until, group=group, why=why))
+            number = machine.open(config, until, pick.why, number_of(view)).id
         else:
             number = pick.trial
             trial = state.trials[number]
@@ -181,17 +184,28 @@ class Filler:
 
     def _launch(self, machine: Decider, trial: Trial, why: str) -> bool:
         state = machine.state
+        least = least_of(trial, state.least)
+        if least > state.capacity:
+            return self._give_up(machine, trial)
         wanted = state.moving.get(trial.id)
-        if wanted is None:
+        if not wanted:
             widths = self._allocator.place(_Demands(state, trial, coming=state.new), state)
             wanted = widths.get(trial.id, 1.0)
-        width = _clipped(_roomy(wanted, trial, state), state)
+        width = _clipped(max(wanted, least), state)
         if width > 1.0:
-            width = float(min(int(width), max(1, len(state.slots.idle))))
+            width = float(max(min(int(width), len(state.slots.idle)), int(least), 1))
         slots = state.slots.find(width)
         if slots is None:
             return False
         machine.decide(_launch_of(trial, state.launches, slots, width, why))
+        return True
+
+    def _give_up(self, machine: Decider, trial: Trial) -> bool:
+        """Let it wait for slots that went away; where nothing else runs, wait no longer."""
+        why = beyond(trial, machine.state.capacity)
+        if machine.state.attempts or why is None:
+            return False
+        machine.decide(d.Fail(trial=trial.id, why=why))
         return True
 
     def _spread(self, machine: Decider, *, coming: bool) -> None:
@@ -262,7 +276,7 @@ def _moves(widths: Mapping[TrialId, float], state: StudyState) -> list[tuple[Att
         trial = state.trials[number]
         attempt = trial.attempt
         if attempt is not None and attempt.trial is trial and rested(attempt, state):
-            width = _clipped(_roomy(wanted, trial, state), state)
+            width = _clipped(max(wanted, least_of(trial, state.least)), state)
             if width != attempt.width:
                 moves.append((attempt, width))
     return moves
@@ -280,19 +294,19 @@ class _Demands:
 
     @property
     def asking(self) -> Demand | None:
-        return None if self._trial is None else _Demand(self._trial, 0.0, self._state.paces)
+        return None if self._trial is None else _Demand(self._trial, 0.0, self._state)
 
     def running(self) -> Iterator[Demand]:
         for attempt in self._state.attempts.values():
             if not attempt.halting:
-                width = self._state.moving.get(attempt.trial.id, attempt.width)
-                yield _Demand(attempt.trial, width, self._state.paces)
+                width = self._state.moving.get(attempt.trial.id) or attempt.width
+                yield _Demand(attempt.trial, width, self._state)
 
     def waiting(self) -> Iterator[Demand]:
         for number in self._state.ready:
             trial = self._state.trials[number]
             if trial is not self._trial:
-                yield _Demand(trial, 0.0, self._state.paces)
+                yield _Demand(trial, 0.0, self._state)
 
     def speed(self, width: float) -> float:
         return self._state.paces.speed(width)
@@ -304,11 +318,11 @@ class _Demands:
 class _Demand:
     """A trial and the width it holds."""
 
-    __slots__ = ("_paces", "_trial", "width")
+    __slots__ = ("_state", "_trial", "width")
 
-    def __init__(self, trial: Trial, width: float, paces: Paces) -> None:
+    def __init__(self, trial: Trial, width: float, state: StudyState) -> None:
         self._trial = trial
-        self._paces = paces
+        self._state = state
         self.width = width
 
     @property
@@ -318,12 +332,11 @@ class _Demand:
     @property
     def work(self) -> float:
         epochs = self._trial.goal - self._trial.epoch
-        return max(epochs, 0) * self._paces.epoch_s(self._trial.id)
+        return max(epochs, 0) * self._state.paces.epoch_s(self._trial.id)
 
-
-def _roomy(width: float, trial: Trial, state: StudyState) -> float:
-    """Return the width, or what the trial's memory needs; unmeasured, as much as any other's."""
-    return max(width, trial.least or state.least)
+    @property
+    def least(self) -> float:
+        return least_of(self._trial, self._state.least)
 
 
 def _clipped(width: float, state: StudyState) -> float:

@@ -19,6 +19,7 @@ from paceline.core.ports import Allocator, Fork, Generator, Policy, sees_nothing
 from paceline.core.values import Status
 from paceline.machine.ending import end, number_of
 from paceline.machine.filling import Filler, dispensable
+from paceline.machine.fitting import Asked, Told, beyond
 from paceline.machine.groups import Audience
 from paceline.machine.orders import order_for
 from paceline.machine.state import StudyState
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import AnyDecision, Entry
     from paceline.core.ports import Verdict
+    from paceline.core.values import Config, TrialId
     from paceline.machine.groups import Group
     from paceline.machine.records import Trial
 
@@ -47,6 +49,8 @@ class Brains(Struct, frozen=True):
     allocator: Allocator
     # Where several studies are driven as one: who thinks for those after the first.
     others: tuple[tuple[Policy, Generator], ...] = ()
+    # Who says what the stages of a config need; None: nobody does.
+    needs: Asked | Told | None = None
 
     @property
     def each(self) -> tuple[tuple[Policy, Generator], ...]:
@@ -71,6 +75,7 @@ class Machine:
             sees = [Audience(brains.each).see, brains.allocator.see]
         self._sees = tuple(see for see in sees if see is not sees_nothing)
         self._filler = Filler(brains)
+        self._needs = brains.needs
         self._out: list[AnyDecision] = []
         # Whether time or slot time is limited, so that every event must be checked against it.
         self._limited = False
@@ -115,6 +120,37 @@ class Machine:
         """Write a decision down and take it."""
         self._out.append(decision)
         self.take(decision)
+
+    def open(
+        self,
+        config: Config,
+        until: int,
+        why: str,
+        group: int = 0,
+        fork: tuple[TrialId, int] | None = None,
+    ) -> Trial:
+        """Begin a trial; one that needs more than there is ends at once, and says so."""
+        state = self.state
+        number = len(state.trials)
+        source, branch = fork or (None, None)
+        self.decide(
+            d.Open(
+                trial=number,
+                config=config,
+                until=until,
+                source=source,
+                branch=branch,
+                group=group,
+                needs=() if self._needs is None else self._needs.along(config, state.spec),
+                why=why,
+            )
+        )
+        trial = state.trials[number]
+        trouble = beyond(trial, state.capacity)
+        if trouble is not None:
+            self.decide(d.Fail(trial=number, why=trouble))
+            self._mind_failures(f": {trouble}")
+        return trial
 
     def end(self, decision: d.End) -> None:
         """End the study, and first give up what was kept for those who would have gone on."""
@@ -175,8 +211,14 @@ class Machine:
         note = f": {event.note.splitlines()[-1]}" if event.note else ""
         why = f"failure {trial.failures}, and only {retries} may be retried{note}"
         self.decide(d.Fail(trial=trial.id, why=why))
+        self._mind_failures(note)
+
+    def _mind_failures(self, note: str) -> None:
+        """End a study in which trials have failed and none has ever reported."""
+        if self.state.epochs_trained:
+            return
         failed = sum(each.ended is Status.FAILED for each in self.state.trials)
-        if not self.state.epochs_trained and failed >= _HOPELESS:
+        if failed >= _HOPELESS:
             why = f"the first {failed} trials failed before their first report{note}"
             end(self, self.state, d.EndCause.FAILED, why)
 
@@ -197,11 +239,8 @@ class Machine:
                     self.decide(d.Retire(slots=going, why=f"a command takes {len(going)} away"))
 
     def _submitted(self, event: e.Submitted) -> None:
-        number = len(self.state.trials)
         until = min(max(event.until, 1), self.state.spec.epochs)
-        why = "an outside tuner asks for it"
-        self.decide(d.Open(trial=number, config=canonical(event.config), until=until, why=why))
-        self.credit(self.state.trials[number])
+        self.credit(self.open(canonical(event.config), until, "an outside tuner asks for it"))
 
     def _adopted(self, event: e.Adopted) -> None:
         for trial in self.state.trials:
@@ -260,19 +299,14 @@ class Machine:
         state = self.state
         source = state.trials[verdict.source]
         self.decide(d.Stop(trial=verdict.trial, why=verdict.why))
-        child = len(state.trials)
-        self.decide(
-            d.Open(
-                trial=child,
-                config=spliced(source.config, verdict.epoch, verdict.changes, state.spec.epochs),
-                until=min(verdict.until, state.spec.epochs),
-                source=source.id,
-                branch=verdict.epoch,
-                group=source.group,
-                why=verdict.why,
-            )
+        child = self.open(
+            spliced(source.config, verdict.epoch, verdict.changes, state.spec.epochs),
+            min(verdict.until, state.spec.epochs),
+            verdict.why,
+            source.group,
+            (source.id, verdict.epoch),
         )
-        self.credit(state.trials[child])
+        self.credit(child)
 
     def _reached(self, trial: Trial, view: StudyState | Group) -> bool:
         spec = view.spec

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from paceline.machine.fitting import stage_end
 from paceline.machine.rides import riders
 from paceline.plan.tree import known_on, saved_on, shared_until
 
@@ -42,11 +43,16 @@ def stage_for(trial: Trial) -> Stage:
     """Return what to launch for a ready trial: from its latest checkpoint to its goal."""
     saved = saved_on(trial.leaf, known_on(trial.leaf))
     start, source = saved if saved is not None else (0, None)
-    return Stage(start, source, _order(riders(trial, start), trial, start, ()))
+    order = _order(riders(trial, start), trial, start, ())
+    return Stage(start, source, _fitted(order, start))
 
 
 def order_for(attempt: Attempt, paths: Paths) -> Order:
-    """Return the order that serves the attempt's members from here on."""
+    """Return the order that serves the attempt's members from here on, at the width it needs."""
+    return _fitted(_wanted_of(attempt, paths), attempt.start)
+
+
+def _wanted_of(attempt: Attempt, paths: Paths) -> Order:
     epoch, lead, members = attempt.epoch, attempt.trial, attempt.members
     if members == (lead,) and not attempt.yielding:
         return Order(lead, lead.goal, _due(attempt.epoch, attempt.save_at))
@@ -60,6 +66,14 @@ def order_for(attempt: Attempt, paths: Paths) -> Order:
             )
     order = _order(members, lead, epoch, attempt.save_at)
     return order._replace(goal=min(attempt.goal, epoch)) if attempt.yielding else order
+
+
+def _fitted(order: Order, start: int) -> Order:
+    """Return the order up to where its trial needs another width than from the start on."""
+    if not order.trial.needs:
+        return order
+    goal = min(order.goal, stage_end(order.trial, start))
+    return Order(order.trial, goal, tuple(epoch for epoch in order.save_at if epoch < goal))
 
 
 def _ahead(attempt: Attempt) -> list[Trial]:

@@ -16,7 +16,7 @@ from paceline.plan.tree import Node, node_of, way
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from paceline.core.decisions import Launch
+    from paceline.core.decisions import Launch, Need
     from paceline.core.values import AttemptId
 
 Leaf: TypeAlias = "Node[Trial, Attempt]"
@@ -45,6 +45,7 @@ class Trial:
         "least",
         "loss",
         "mark",
+        "needs",
         "opened_at",
         "source",
         "spec",
@@ -60,6 +61,8 @@ class Trial:
         self.source: TrialId | None = None
         # Whose it is, where several studies are driven as one.
         self.group = 0
+        # What its stages need, where that was declared.
+        self.needs: tuple[Need, ...] = ()
         self.epoch = 0
         self.goal = 0
         # The last epoch at which it was to leave a checkpoint for others; 0: at none.

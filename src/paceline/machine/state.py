@@ -14,6 +14,7 @@ from paceline.core.errors import LogError
 from paceline.core.values import NO_LOSS, Status, StudySpec, TrialId, loss_of
 from paceline.machine.adoption import Adoptions
 from paceline.machine.files import File, Files
+from paceline.machine.fitting import beyond, ends_for_width
 from paceline.machine.foresight import Foresight
 from paceline.machine.groups import Groups
 from paceline.machine.meter import Meter
@@ -157,7 +158,7 @@ class StudyState:
             self.strays += 1
             return
         attempt.epoch = epoch
-        if event.memory:
+        if event.memory and not attempt.trial.needs:
             self.least = max(self.least, attempt.trial.takes(event.memory))
         self.epochs_trained += 1
         if self.elastic:
@@ -248,6 +249,9 @@ class StudyState:
                 if trial.alive and shared_until(trial.leaf, lead.leaf) > attempt.epoch:
                     self._over(trial, Status.FINISHED)
         self.rides.release(attempt)
+        if event.cause is e.Cause.GOAL and ends_for_width(attempt) and not attempt.trial.attempt:
+            self.moving[attempt.trial.id] = 0.0  # as wide as the allocator says
+            self.paces.forget(attempt.trial.id)
 
     def _forecasted(self, event: e.Forecasted) -> None:
         self._tick(event.at)
@@ -287,23 +291,20 @@ class StudyState:
         if decision.trial != len(self.trials):
             raise LogError(f"trial {decision.trial} was opened out of turn.")
         spec = self.spec
-        if spec.share:
-            leaf = self.tree.insert(stretches(decision.config, spec.epochs))
-        else:
-            leaf = self.tree.alone()
+        path = stretches(decision.config, spec.epochs) if spec.share else None
+        leaf = self.tree.alone() if path is None else self.tree.insert(path)
         trial = Trial(decision.trial, decision.config, leaf, spec)
-        trial.opened_at = self.now
-        trial.source = decision.source
+        trial.opened_at, trial.goal = self.now, decision.until
+        trial.source, trial.needs = decision.source, decision.needs
         trial.group = decision.group
         self.trials.append(trial)
         self.live += 1
         if decision.source is None:
             self.taken += 1
             self.questions.opened(decision.group)
-        trial.goal = decision.until
         self.rides.want(trial, decision.branch or 0)
-        free_of_cost = trial.attempt is None and trial.id not in self.rides.ready
-        self.idle_opens = self.idle_opens + 1 if free_of_cost else 0
+        idle = trial.attempt is None and trial.id not in self.rides.ready
+        self.idle_opens = self.idle_opens + 1 if idle or beyond(trial, self.capacity) else 0
 
     def _go(self, decision: d.Go) -> None:
         trial = self.trials[decision.trial]
