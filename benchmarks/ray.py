@@ -80,6 +80,7 @@ def tune(order: Order, address: str) -> dict[str, float]:
 
 def measured(case: Case, address: str) -> dict[str, float]:
     """Have a case run in a process of its own."""
+    load = round(os.getloadavg()[0], 1)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         order = Order("reports", folder, 0.0, case.trials, case.epochs, reuse=case.who == REUSE)
         side = [sys.executable, "-m", "benchmarks.ray", "--side", case.who, address]
@@ -94,6 +95,7 @@ def measured(case: Case, address: str) -> dict[str, float]:
             check=True,
         )
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    found["load"] = load
     found["reports_per_s"] = case.trials * case.epochs / found["seconds"]
     found["trials_per_s"] = case.trials / found["seconds"]
     return found
@@ -152,7 +154,9 @@ def lived(address: str, trials: int) -> dict[str, Any]:
 
 def page(found: Sequence[tuple[Case, dict[str, float]]], life: dict[str, Any]) -> str:
     """Return what was found, as a page."""
-    lines = [["trials x reports", "who", "reports/s", "trials/s", "ms a report", "ms a trial"]]
+    lines = [
+        ["trials x reports", "who", "reports/s", "trials/s", "ms a report", "ms a trial", "load"]
+    ]
     for case, figures in found:
         lines.append(
             [
@@ -162,13 +166,15 @@ def page(found: Sequence[tuple[Case, dict[str, float]]], life: dict[str, Any]) -
                 f"{figures['trials_per_s']:,.1f}",
                 f"{1000 / figures['reports_per_s']:,.2f}",
                 f"{1000 / figures['trials_per_s']:,.0f}",
+                f"{figures['load']:g}",
             ]
         )
     return (
         "# On a Ray cluster\n\n"
         f"The same trials on the same cluster ({NODES} nodes with {CPUS} CPUs each, all on one "
         "machine), in one run: each reports as often as it says and trains nothing. Ours decides "
-        "at every report and keeps a durable log; Tune runs its FIFO scheduler with one logger.\n\n"
+        "at every report and keeps a durable log; Tune runs its FIFO scheduler with one logger. "
+        "The load is the machine's when the case began: others may work there too.\n\n"
         f"{markdown(lines)}\n\n{_ratios(found)}\n\n"
         f"A study of {life['trials']} trials with POP, Fluid and sharing took {life['life_s']:.1f} "
         f"s there, and {life['simulated_s']:.1f} s in the simulator, which was given its trace: "
@@ -216,7 +222,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     life = lived(cluster.address, 8 if options.quick else 64)
     cluster.shutdown()
     known = facts(COMMAND, time.perf_counter() - started)
-    known["load"] = [round(each, 1) for each in os.getloadavg()]
     text = f"{page(found, life)}\n\n{provenance(known)}\n"
     if options.quick:
         print(text)

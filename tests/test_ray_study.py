@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from paceline.core import events as e
 from ray_kit import Nodes, nodes, nurseries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from paceline.core.decisions import Step
     from paceline.machine.state import StudyState
@@ -259,3 +261,59 @@ def test_code_travels_by_the_runtime_environment(nodes: Nodes, store: str, tmp_p
     result = study(nodes, store, train=asks, slots=there, trials=1).run()
     assert result.best is not None
     assert result.best.value == 42.0
+
+
+SLOWLY = "time.sleep(0.05)\n        trial.report"
+ENDLESS = "import time\n" + FILE.replace("trials=4, ", "").replace("trial.report", SLOWLY)
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "paceline.cli", *words]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@contextmanager
+def connected(nodes: Nodes) -> Iterator[Any]:
+    """Give Ray, connected to the cluster."""
+    import ray
+
+    ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.WARNING)
+    yield ray
+    ray.shutdown()
+
+
+def test_a_submitted_study_goes_on_without_us_and_is_stopped_through_its_store(
+    nodes: Nodes, store: str, tmp_path: Path
+) -> None:
+    (tmp_path / "study.py").write_text(ENDLESS)
+    far = ("--address", nodes.address, "--slots", "cpu:2", "--name", "far", "--store", store)
+    begun = command(tmp_path, "submit", "study.py", *far)
+    assert begun.returncode == 0, begun.stderr
+    assert f"`paceline stop far --store {store}` ends it" in begun.stdout
+    again = command(tmp_path, "submit", "study.py", *far)
+    assert (again.returncode, "is running" in again.stderr) == (2, True)
+    while len(told(log_of(store), e.Reported)) < 4:
+        time.sleep(0.05)
+    stopped = command(tmp_path, "stop", "far", "--store", store)
+    assert stopped.returncode == 0, stopped.stderr
+    with connected(nodes) as ray:
+        # The driver ends with its study, and the actor that kept it running with the driver.
+        while ray.util.list_named_actors(all_namespaces=True):
+            time.sleep(0.05)
+    assert nurseries(nodes) == []
+    log = log_of(store)
+    assert [one.cause for step in log for one in step.decisions if isinstance(one, d.End)] == [
+        d.EndCause.COMMAND
+    ]
+
+
+def test_a_study_that_cannot_begin_on_the_cluster_says_why(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "study.py").write_text(FILE)
+    without = command(tmp_path, "submit", "study.py", "--address", nodes.address)
+    assert without.returncode == 2
+    assert "needs a store that the cluster sees: give --store URL" in without.stderr
+    nowhere = ("--store", "sqlite:////proc/nowhere/studies.db", "--name", "lost")
+    failed = command(tmp_path, "submit", "study.py", "--address", nodes.address, *nowhere)
+    assert failed.returncode == 2
+    assert "study 'lost' could not begin on the cluster" in failed.stderr
+    assert "Traceback" not in failed.stderr

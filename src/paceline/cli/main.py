@@ -37,8 +37,11 @@ class Place(NamedTuple):
 
 COMMANDS: dict[str, Place] = {
     "demo": Place("demo", "demo", "Tune a small network on this machine, in a minute."),
-    "run": Place("running", "run", "Run a study file on this machine, before its deadline."),
+    "run": Place(
+        "running", "run", "Run a study file, here or on a Ray cluster, before its deadline."
+    ),
     "resume": Place("resuming", "resume", "Go on with an unfinished study."),
+    "submit": Place("submitting", "submit", "Run a study file on a Ray cluster, by itself."),
     "watch": Place("watching", "watch", "Watch a running study, from this machine or another."),
     "stop": Place("ordering", "stop", "End a running study now, with its best result."),
     "slots": Place("ordering", "slots", "Give a running study more slots, or fewer."),

@@ -72,7 +72,8 @@ FLAGS = (
 )
 
 
-def _study_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def study_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a study that a command line can give."""
     for flag in reversed(FLAGS):
         kinds = {"policy": "policy", "generator": "generator", "allocator": "allocator"}
         kind = kinds.get(flag.field)
@@ -114,7 +115,7 @@ class Showing(NamedTuple):
 
 @click.command()
 @click.argument("file", metavar="STUDY.PY", type=click.Path())
-@_study_options
+@study_options
 @click.option(
     "--store",
     metavar="URL",
@@ -130,7 +131,7 @@ def run(
     name: str | None,
     **options: Any,  # noqa: ANN401 - what a study and a showing take
 ) -> int:
-    """Run a study file on this machine, or on a Ray cluster, before its deadline.
+    """Run a study file, here or on a Ray cluster, before its deadline.
 
     STUDY.PY holds a pl.Study named study; what stands under `if __name__ == "__main__"` is not
     executed. Options given here replace those in the file. The study survives its driver: Ctrl-C

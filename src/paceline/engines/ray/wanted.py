@@ -83,7 +83,7 @@ def imported() -> ModuleType:
     return module
 
 
-def connected(wanted: Ray) -> bool:
+def connected(wanted: Ray, namespace: str | None = None) -> bool:
     """Be connected to the cluster; return whether that was our doing, and is ours to end."""
     ray = imported()
     if ray.is_initialized():
@@ -92,6 +92,7 @@ def connected(wanted: Ray) -> bool:
         _knock(wanted.address)
         ray.init(
             address=wanted.address,
+            namespace=namespace,
             runtime_env=wanted.runtime_env,
             log_to_driver=False,
             logging_level="warning",

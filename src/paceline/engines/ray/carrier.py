@@ -1,0 +1,100 @@
+"""A driver on the cluster: it goes on when whoever started it is gone.
+
+Knows a detached actor that keeps a driver's process running, on another node where its own dies,
+and ends with it. What that process drives it does not know.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from paceline.core.errors import SpecError
+from paceline.engines.ray.wanted import connected, imported
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.engines.ray.wanted import Ray
+
+# Where carriers are found by their studies' names.
+_NAMESPACE = "paceline"
+_TAIL_LINES = 20
+# How long a driver may take to begin its study.
+_BEGIN_S = 120.0
+
+
+class Carrier:
+    """Keeps a driver's process running, which is given the cluster's address; made an actor."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        address = imported().get_runtime_context().gcs_address
+        self._begun = threading.Event()
+        self._said: deque[str] = deque(maxlen=_TAIL_LINES)
+        # It ends where its standard input does: with this actor, however that goes.
+        self._process = subprocess.Popen(
+            [sys.executable, *command, address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def begun(self, patience: float) -> str:
+        """Wait for the driver's first word; return what it said where it ended without one."""
+        if self._begun.wait(patience):
+            return "" if self._process.poll() in (None, 0) else "\n".join(self._said)
+        return f"the driver has not begun after {patience:g} s"
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.append(line.rstrip())
+            if line.startswith(BEGUN):
+                self._begun.set()
+        self._process.wait()
+        if not self._begun.is_set():
+            self._begun.set()
+            return  # whoever waits for the first word hears of it, and ends this actor
+        ray = imported()
+        ray.kill(ray.get_runtime_context().current_actor)
+
+
+# The first word of a driver that has its study.
+BEGUN = "begun:"
+
+
+def carried(cluster: Ray, study: str, command: Sequence[str]) -> None:
+    """Have a driver run on the cluster by this command, from now on without us."""
+    ours = connected(cluster, namespace=_NAMESPACE)
+    ray = imported()
+    try:
+        _hand_over(ray, study, command)
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _hand_over(ray: Any, study: str, command: Sequence[str]) -> None:  # noqa: ANN401
+    made = ray.remote(Carrier).options(
+        name=f"study {study}",
+        namespace=_NAMESPACE,
+        lifetime="detached",
+        num_cpus=0,
+        max_concurrency=2,
+        max_restarts=-1,
+    )
+    try:
+        carrier = made.remote(list(command))
+    except ValueError:
+        raise SpecError(
+            f"study {study!r} has a driver on this cluster: stop it, or choose another name."
+        ) from None
+    wrong = ray.get(carrier.begun.remote(_BEGIN_S))
+    if wrong:
+        ray.kill(carrier)
+        raise SpecError(f"study {study!r} could not begin on the cluster: {wrong}")
