@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 JOBS ?= auto
 
 .PHONY: setup demo test check bench bench-allocation bench-curves bench-early-term bench-life bench-local bench-peers \
-	bench-policies bench-quality bench-stages slow golden pictures train-pfn
+	bench-branching bench-policies bench-quality bench-stages slow golden pictures train-pfn
 
 setup: .venv/ready
 
@@ -58,6 +58,9 @@ bench-allocation: setup
 # Half an hour of two cores.
 bench-quality: setup
 	$(BIN)/python -m benchmarks.quality
+
+bench-branching: setup
+	$(BIN)/python -m benchmarks.branching
 
 bench-stages: setup
 	$(BIN)/python -m benchmarks.stages

@@ -1,7 +1,8 @@
 """A picture of each policy at work, for its page: `make pictures` writes docs/policies/pictures.
 
 All show the same: the recorded runs that come with Paceline, in the same order, on four slots and
-for ten minutes. Drawn by hand as SVG, in colours that read on light and on dark.
+for ten minutes. Whoever forks trials is shown on a formula, which can answer what no trace has
+recorded. Drawn by hand as SVG, in colours that read on light and on dark.
 
 One order shows how a policy works, not how good it is: for that, `paceline compare` over many.
 """
@@ -11,7 +12,8 @@ from __future__ import annotations
 import math
 import sys
 from itertools import groupby
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.page import ROOT
 from paceline.api.parts import BUILT_IN
@@ -36,6 +38,19 @@ SHOWN = {
     "barrier": "barrier+bandit",
     "kill_below": "kill_below:value=0.15,after=10",
 }
+
+
+class Seen(NamedTuple):
+    """What a picture shows: the source, and the lowest and the highest value of its axis."""
+
+    source: str
+    low: float
+    high: float
+    share: bool = False
+
+
+RECORDED = Seen(str(TRACE), 0.4, 0.8)
+SEEN = {"pbt": Seen("quadratic:epochs=300", 0.0, 0.4, share=True)}
 NAMES = (*BUILT_IN["policy"], *(name for name in SHOWN if name not in BUILT_IN["policy"]))
 
 # The whole, and the frames of its two parts.
@@ -44,7 +59,6 @@ LEFT, RIGHT = 62, 744
 BEST_TOP, BEST_BOTTOM = 40, 150
 SLOTS_TOP, ROW, BAR = 168, 24, 18
 SLOTS_BOTTOM = SLOTS_TOP + SLOTS * ROW
-LOW, HIGH = 0.4, 0.8
 
 STYLE = """
 text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#57606a}
@@ -56,21 +70,27 @@ text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#57606a}
 
 def draw(name: str) -> str:
     """Return the picture of a policy's page."""
-    policy = SHOWN.get(name, name)
+    policy, seen = SHOWN.get(name, name), SEEN.get(name, RECORDED)
     steps: list[Step] = []
     simulation = Simulation(
-        source=str(TRACE), policy=policy, slots=SLOTS, seed=SEED, deadline_s=60.0 * MINUTES
+        source=seen.source,
+        policy=policy,
+        slots=SLOTS,
+        seed=SEED,
+        deadline_s=60.0 * MINUTES,
+        share=seen.share,
     )
     simulation.run(name=name, remember=steps.extend)
     past = chronicle_of(steps)
-    told = f"{policy}: {len(past.trials)} trials of cifar10_cnn14 on {SLOTS} slots"
+    what = Path(seen.source).name.partition(".")[0].partition(":")[0]
+    told = f"{policy}: {len(past.trials)} trials of {what} on {SLOTS} slots"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
         f"<title>{told}</title>",
         f"<style>{STYLE}</style>",
-        *_frames(past.spec.metric),
+        *_frames(past.spec.metric, seen),
         *_bars(past),
-        f'<path class="lead" d="{_lead(past)}"/>',
+        f'<path class="lead" d="{_lead(past, seen)}"/>',
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -80,20 +100,21 @@ def _x(seconds: float) -> float:
     return LEFT + (RIGHT - LEFT) * seconds / (60.0 * MINUTES)
 
 
-def _y(value: float) -> float:
-    inside = min(max(value, LOW), HIGH)
-    return BEST_BOTTOM - (BEST_BOTTOM - BEST_TOP) * (inside - LOW) / (HIGH - LOW)
+def _y(value: float, seen: Seen) -> float:
+    inside = min(max(value, seen.low), seen.high)
+    height = BEST_BOTTOM - BEST_TOP
+    return BEST_BOTTOM - height * (inside - seen.low) / (seen.high - seen.low)
 
 
-def _frames(metric: str) -> Iterator[str]:
+def _frames(metric: str, seen: Seen) -> Iterator[str]:
     middle = (BEST_TOP + BEST_BOTTOM) / 2
     yield (
         f'<text transform="rotate(-90 16 {middle:g})" x="16" y="{middle:g}" '
         f'text-anchor="middle">best {metric}</text>'
     )
     for fifth in range(5):
-        value = LOW + (HIGH - LOW) * fifth / 4
-        y = _short(_y(value))
+        value = seen.low + (seen.high - seen.low) * fifth / 4
+        y = _short(_y(value, seen))
         yield f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>'
         yield f'<text x="{LEFT - 8}" y="{y}" dy="4" text-anchor="end">{value:.1f}</text>'
     for slot in range(SLOTS):
@@ -157,11 +178,11 @@ def _bar(slot: int, began: float, ended: float) -> str:
     return f"M{_short(left)} {y}h{width}v{BAR}h-{width}z"
 
 
-def _lead(past: Chronicle) -> str:
+def _lead(past: Chronicle, seen: Seen) -> str:
     leads = past.leads
-    path = f"M{_short(_x(leads[0].at))} {_short(_y(leads[0].value))}"
+    path = f"M{_short(_x(leads[0].at))} {_short(_y(leads[0].value, seen))}"
     for lead in leads[1:]:
-        path += f"H{_short(_x(lead.at))}V{_short(_y(lead.value))}"
+        path += f"H{_short(_x(lead.at))}V{_short(_y(lead.value, seen))}"
     return f"{path}H{_short(_x(past.now))}"
 
 

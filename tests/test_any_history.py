@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.codec import decode_step, encode_step
 from paceline.core.values import LEVELS, Budget, Forecast, Part, Saves, StudySpec, Target
@@ -30,6 +31,13 @@ CONFIGS: list[dict[str, Any]] = [
     for b in (0.1, 0.3)
     for c in (0.1, 0.4)
 ]
+SAVES = (
+    Saves(),
+    Saves(collect=True),
+    Saves(collect=True, best=1),
+    Saves(collect=True, bytes=4),
+    Saves(collect=True, bytes=1, best=2),
+)
 POLICIES = ("fifo", "asha", "probe", "forking probe")
 
 numbers = st.one_of(st.floats(-2, 2), st.sampled_from([math.nan, math.inf, -math.inf]))
@@ -60,7 +68,7 @@ class AnyHistory(RuleBasedStateMachine):
         goal=st.sampled_from([None, None, -1.9]),
         retries=st.integers(0, 2),
         asked=st.booleans(),
-        saves=st.sampled_from([Saves(), Saves(collect=True), Saves(collect=True, bytes=25)]),
+        saves=st.sampled_from(SAVES),
     )
     def open(
         self,
@@ -95,7 +103,20 @@ class AnyHistory(RuleBasedStateMachine):
         self.say(e.CapacityChanged(at=0.0, slots=(0, 1, 2)))
 
     def say(self, event: e.AnyEvent) -> None:
-        self.steps.append(self.machine.handle(event))
+        step = self.machine.handle(event)
+        self.steps.append(step)
+        state = self.machine.state
+        gone = {
+            name for drop in step.decisions if isinstance(drop, d.Drop) for name in drop.checkpoints
+        }
+        starts = {
+            (decision.source, decision.start)
+            for decision in step.decisions
+            if isinstance(decision, d.Launch)
+        }
+        assert not gone & starts, "an attempt starts from what is given up at the same moment"
+        held = sum(file.bytes for file in state.files.files.values())
+        assert held == state.files.bytes
 
     def attempt(self, draw: float) -> int:
         """Return an attempt that mostly lives, and sometimes never did."""
@@ -145,15 +166,20 @@ class AnyHistory(RuleBasedStateMachine):
         if told:
             self.say(told[-1])
 
-    @rule(draw=st.floats(0, 0.999), back=st.integers(0, 2), missed=st.booleans())
-    def an_attempt_saves_or_misses(self, draw: float, back: int, missed: bool) -> None:
+    @rule(
+        draw=st.floats(0, 0.999),
+        back=st.integers(0, 2),
+        missed=st.booleans(),
+        size=st.integers(0, 3),
+    )
+    def an_attempt_saves_or_misses(self, draw: float, back: int, missed: bool, size: int) -> None:
         number = self.attempt(draw)
         live = self.machine.state.attempts.get(number)
         epoch = max(0, (live.epoch if live is not None else 1) - back)
         if missed:
             self.say(e.Missed(at=self.at, attempt=number, epoch=epoch))
         else:
-            self.say(e.Saved(at=self.at, attempt=number, epoch=epoch, bytes=10))
+            self.say(e.Saved(at=self.at, attempt=number, epoch=epoch, bytes=size))
 
     @rule(draw=st.floats(0, 0.999), cause=st.sampled_from(list(e.Cause)))
     def an_attempt_ends(self, draw: float, cause: e.Cause) -> None:

@@ -15,6 +15,7 @@ import click
 import msgspec
 import pytest
 
+from paceline.api.checkpoints import CheckpointPage, Stray
 from paceline.api.comparison import CompareResult, CompareRow
 from paceline.api.simulation import SimResult
 from paceline.api.studies import StudyList, StudyPage, TrialRow
@@ -22,6 +23,7 @@ from paceline.api.summary import Summary
 from paceline.cli.environment import VARIABLES
 from paceline.cli.main import COMMANDS, commands
 from paceline.machine.glance import Best, CheckpointName, Forecasts, GroupRow, StudyRow
+from paceline.machine.inventory import CheckpointRow
 from paceline.machine.sharing import Change, NodeRow, Sharing
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +46,9 @@ OBJECTS: dict[str, type[msgspec.Struct]] = {
     "tree": Sharing,
     "A node": NodeRow,
     "A change": Change,
+    "checkpoints": CheckpointPage,
+    "A checkpoint": CheckpointRow,
+    "A stray": Stray,
 }
 
 

@@ -179,6 +179,37 @@ def costs_only_unsaved_epochs(log: list[Step]) -> None:
                         del saved[name]
 
 
+def trained_twice(log: list[Step]) -> dict[tuple[bytes, ...], set[int]]:
+    """Return each epoch, by all settings up to it, that more than one attempt has reported."""
+    configs: list[Config] = []
+    leads: dict[int, int] = {}
+    seen: dict[tuple[bytes, ...], set[int]] = {}
+    for step in log:
+        if isinstance(step.event, e.Reported):
+            path = prefix(configs[leads[step.event.attempt]], step.event.epoch)
+            seen.setdefault(path, set()).add(step.event.attempt)
+        for decision in step.decisions:
+            match decision:
+                case d.Open(config=config):
+                    configs.append(config)
+                case d.Launch(attempt=attempt, trial=trial) | d.Amend(attempt=attempt, trial=trial):
+                    leads[attempt] = trial
+    return {path: attempts for path, attempts in seen.items() if len(attempts) > 1}
+
+
+def unsaved_at_death(log: list[Step]) -> dict[int, int]:
+    """Return the attempts that were lost or failed, each with its last safe epoch."""
+    safe: dict[int, int] = {}
+    gone: dict[int, int] = {}
+    for step in log:
+        match step.event:
+            case e.Saved(attempt=attempt, epoch=epoch):
+                safe[attempt] = epoch
+            case e.Ended(attempt=attempt, cause=e.Cause.LOST | e.Cause.FAILED):
+                gone[attempt] = safe.get(attempt, 0)
+    return gone
+
+
 def prefix(config: Config, epochs: int) -> tuple[bytes, ...]:
     return tuple(key(setting_at(config, epoch)) for epoch in range(epochs))
 
@@ -295,6 +326,46 @@ def parent(pid: int) -> int:
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     return 0
+
+
+# In the trunk, at the branches, in the leaves: so many reports or checkpoints into a worker.
+MOMENTS = [
+    ("in report", "all", 1),
+    ("in report", "worker", 2),
+    ("in report", "driver", 3),
+    ("in report", "nursery", 6),
+    ("before rename", "all", 0),
+    ("after rename", "driver", 1),
+]
+
+
+@pytest.mark.parametrize(("place", "victim", "after"), MOMENTS)
+def test_a_crash_in_a_tree_of_stages_costs_the_running_epochs_and_no_others(
+    place: str, victim: str, after: int, tmp_path: Path
+) -> None:
+    # Nine schedules begin alike, and all of them are known when the first is launched.
+    mortal = Mortal(tmp_path, "shared", 9, at=place, victim=victim, after=after)
+    code = mortal.run()
+    assert mortal.died
+    assert code == (-signal.SIGKILL if victim in ("driver", "all") else 0)
+    assert mortal.run() == 0
+    mortal.nobody_is_left()
+    mortal.is_sound()
+    log = mortal.log()
+    dead = unsaved_at_death(log)
+    for path, attempts in trained_twice(log).items():
+        # One of them trained it first, was alive when somebody died, and had not saved it yet.
+        assert any(dead.get(attempt, len(path)) < len(path) for attempt in attempts), path
+    distinct = {
+        prefix(step.config, epoch)
+        for entries in log
+        for step in entries.decisions
+        if isinstance(step, d.Open)
+        for epoch in range(1, EPOCHS + 1)
+    }
+    reports = [step.event for step in log if isinstance(step.event, e.Reported)]
+    running = sum(len(attempts) - 1 for attempts in trained_twice(log).values())
+    assert len(reports) == len(distinct) + running
 
 
 def test_every_epoch_that_a_study_needs_is_trained_once_where_nobody_dies(tmp_path: Path) -> None:

@@ -142,7 +142,12 @@ def test_what_a_policy_s_page_says_to_simulate_can_be_simulated(
     for line in lines:
         # The last of two options counts: a dozen trials show as well that it can be done.
         assert main([*line.split(), "--trials", "12", "--json"]) == 0
-    assert '"trials_started":12' in capsys.readouterr().out
+    # Forks are trials too, which no budget of trials holds up.
+    started = [
+        int(number) for number in re.findall(r'"trials_started":(\d+)', capsys.readouterr().out)
+    ]
+    assert started
+    assert all(number >= 12 if name == "pbt" else number == 12 for number in started)
 
 
 @pytest.mark.parametrize("name", [*BUILT_IN["policy"], "any_of"])

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from broken import BROKEN
 from paceline.api.parts import BUILT_IN, Kind, build, parse_part
@@ -26,11 +27,13 @@ from paceline.engines.sim.engine import SimEngine
 from paceline.testing import allocators, curves, engines, generators, policies
 from paceline.testing.memory import memory_of
 from paceline.testing.probe import AskedGenerator, EndingPolicy, ProbeAllocator, ProbePolicy
+from paceline.testing.studies import CALM, Rehearsal, Scene
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paceline.core.ports import Generator
+    from paceline.core.ports import Generator, Policy
+    from paceline.engines.sim.traces import Trace
     from paceline.machine.machine import Machine
 
 CONFIGS = [{"lr": 0.1 / (1 + number), "width": number} for number in range(30)]
@@ -40,11 +43,15 @@ CONFIGS = [{"lr": 0.1 / (1 + number), "width": number} for number in range(30)]
 ARGUMENTS: dict[tuple[Kind, str], dict[str, Any]] = {
     ("generator", "queued"): {"configs": CONFIGS},
     ("policy", "kill_below"): {"value": 0.5, "after": 4},
+    # As many as the kit's tables have runs, so that each of them is trained.
+    ("policy", "pbt"): {"population": 13},
     ("generator", "gp"): {"startup": 4},
     ("curve model", "ensemble"): {"steps": 30},
 }
 NARROWER: dict[tuple[Kind, str], type] = {
     ("generator", "random"): generators.SeededGeneratorContract,
+    # What becomes of trials is what it goes by.
+    ("generator", "branching"): generators.SeededGeneratorLaws,
     ("generator", "sobol"): generators.SeededGeneratorContract,
     # It stops even a lone trial, and its threshold is no mirror image of itself.
     ("policy", "kill_below"): policies.PolicyLaws,
@@ -77,6 +84,19 @@ class TwoNumbers(generators.SamplerContract):
         return self.make({"x": uniform(0.0, 1.0), "y": loguniform(0.1, 10.0)})
 
 
+class Forking(policies.PolicyContract):
+    """Studies whose trials may go on from each other: they share, and their space is known."""
+
+    def study(
+        self, trace: Trace = policies.TABLE, scene: Scene = CALM, policy: Policy | None = None
+    ) -> Rehearsal:
+        runs = len(trace.runs)
+        space = {name: uniform(-1.0, runs) for name in trace.runs[0].config}
+        told = {**scene.spec, "share": True, "generator": Part("queued", {"space": space})}
+        return super().study(trace, replace(scene, spec=told), policy)
+
+
+NARROWER["policy", "pbt"] = Forking
 NARROWER["curve model", "last"] = RandomWalks
 NARROWER["generator", "gp"] = TwoNumbers
 

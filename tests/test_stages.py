@@ -17,7 +17,7 @@ from paceline.core.decisions import Drop, Open
 from paceline.core.events import Saved
 from paceline.core.values import Status
 from paceline.machine.sharing import sharing_of
-from paceline.plan.saving import due, likely_branches
+from paceline.plan.saving import SAVE_SHARE, due, likely_branches
 from paceline.plan.settings import canonical
 
 if TYPE_CHECKING:
@@ -97,12 +97,15 @@ def test_nine_settings_in_each_of_three_stages_are_819_stages_of_2187(
 
 
 @pytest.mark.parametrize("slots", [1, 8, 64])
-def test_with_costs_slot_time_is_within_a_tenth_of_the_limit(slots: int) -> None:
+@pytest.mark.parametrize(("setup", "save", "restore"), [(2.0, 0.1, 0.2), (5.0, 0.5, 1.0)])
+def test_with_costs_slot_time_is_within_a_tenth_of_the_limit(
+    setup: float, save: float, restore: float, slots: int
+) -> None:
     costs: dict[str, Any] = {
-        "setup_s": 2.0,
-        "save_s": 0.1,
-        "restore_s": 0.2,
-        "save_every_s": 2.0,
+        "setup_s": setup,
+        "save_s": save,
+        "restore_s": restore,
+        "save_every_s": SAVE_SHARE * save,
     }
     played = on_stages(10, slots, **costs)
     limit = sharing_of(played.steps).epochs_needed * 7.0

@@ -107,7 +107,7 @@ def test_it_is_told_once(before: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"warm_start": "befor"}, "unknown study to start from 'befor': did you mean 'before'"),
+        ({"warm_start": "before1"}, "unknown study to start from 'before1': did you mean 'before'"),
         ({"warm_start": "warm"}, "unknown study to start from 'warm'"),
         ({"generator": "random"}, "generator random learns from nothing"),
         ({"space": {"y": pl.uniform(0.0, 1.0)}}, "none of its 40 trials reported 'loss' under"),

@@ -6,11 +6,11 @@ Knows how to begin a study and how to take one up again, and that what it starte
 from __future__ import annotations
 
 import signal
-import tempfile
+import threading
 import time
 import warnings
+from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -20,11 +20,18 @@ from paceline.api.interrupts import Interrupts
 from paceline.api.kin import kin_of, taken_over, warn_of_change
 from paceline.api.options import deadline_s, generator_of
 from paceline.api.parts import build
+from paceline.api.places import Places
 from paceline.api.recalling import recalled
 from paceline.api.results import Result
 from paceline.api.simulation import brains_of
 from paceline.core.decisions import EndCause
-from paceline.core.errors import PacelineWarning, SpecError, StudyFailed, StudyTerminated
+from paceline.core.errors import (
+    CheckpointError,
+    PacelineWarning,
+    SpecError,
+    StudyFailed,
+    StudyTerminated,
+)
 from paceline.core.events import FORMAT, Opened, Resumed, Submitted
 from paceline.engines.advice import advice_by
 from paceline.engines.local.devices import find_devices
@@ -36,7 +43,8 @@ from paceline.engines.local.staff import Patience
 from paceline.engines.loop import run
 from paceline.machine.machine import Machine
 from paceline.plan.settings import canonical
-from paceline.store import MemoryStore, folder_of, open_store
+from paceline.store import MemoryStore, open_store
+from paceline.store.checkpoints import try_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -54,6 +62,8 @@ if TYPE_CHECKING:
 
 # How long workers may take to unwind where somebody interrupts: who waits can interrupt again.
 _GRACE_S = 5.0
+# How long a study that is over may take to tidy up where its checkpoints are kept.
+_TIDY_S = 5.0
 
 
 class Driver:
@@ -85,13 +95,16 @@ class Driver:
             self._store.claim(spec.name)
             self._log = self._logged(spec)
             self.spec = spec if not self._log else _spec_of(self._log)
-            self.files = self._folder(url)
-            self._shelf = Shelf(self.files)
+            self._places = Places(self.spec.name, options, _first(self._log))
+            storage = self._places.storage
+            self._shelf = Shelf(self._places.files, storage, self._places.cache_bytes)
             brains = brains_of(self.spec, generators or [generator_of(self.spec, options)])
             self.machine = Machine(brains)
             if self._log and self._ended():
                 self._shelf.sweep(self.machine.state.files.files)
                 return
+            if storage is not None:
+                try_out(storage)
             models = [build("curve model", study.curves) for study in self.spec.studies]
             self._engine = self._made(advice_by(models, brains.generators, self.machine.state))
         except BaseException:
@@ -116,14 +129,14 @@ class Driver:
     def result(self) -> Result:
         """What was found so far."""
         log = list(self._store.read(self.spec.name))
-        return Result(self.machine.state, log, self.files, self._options.get("store"))
+        return Result(self.machine.state, log, self._shelf, self._options.get("store"))
 
     @property
     def results(self) -> list[Result]:
         """What each of several studies driven as one has found so far."""
         log, url = list(self._store.read(self.spec.name)), self._options.get("store")
         state = self.machine.state
-        return [Result(state, log, self.files, url, group) for group in state.groups or ()]
+        return [Result(state, log, self._shelf, url, group) for group in state.groups or ()]
 
     def begin(self, watch: Watch | None = None) -> None:
         """Open the study, or take it up again where its log ends."""
@@ -134,6 +147,7 @@ class Driver:
                 self._engine.replay(step)
             events = [Resumed(at=self._engine.now, deadline_s=self._wall_deadline())]
             self._shelf.sweep(self.machine.state.files.files)
+            self._shelf.sweep_storage(self.machine.state.files.files)
         else:
             events = [self._opened(), *self._adopted(), *self._recalled()]
         steps = [self.machine.handle(event) for event in events]
@@ -144,12 +158,10 @@ class Driver:
             watch(self.machine.state, steps)
 
     def _opened(self) -> Opened:
-        deadline, files = self._options.get("deadline"), self._options.get("files")
-        engine = {"local": True, **self._told}
+        deadline = self._options.get("deadline")
+        engine = {"local": True, **self._places.told, **self._told}
         if isinstance(deadline, datetime):
             engine["deadline"] = deadline.isoformat()
-        if files is not None:
-            engine["files"] = str(Path(files).resolve())
         return Opened(at=0.0, spec=self.spec, format=FORMAT, engine=engine)
 
     def _adopted(self) -> list[Adopted]:
@@ -180,6 +192,7 @@ class Driver:
             self._engine.close()
             # What was saved after the study's last word is named nowhere.
             self._shelf.sweep(self.machine.state.files.files)
+            self._tidy_storage()
         end = self.machine.state.end
         if end is None:
             raise StudyFailed(
@@ -306,21 +319,31 @@ class Driver:
         self._told["mps"] = self._mps.note or "up"
         return replace(devices, mps=self._mps.pipe)
 
-    def _folder(self, url: str | None) -> Path:
-        given = self._options.get("files")
-        if given is not None:
-            return Path(given)
-        beside = None if url is None else folder_of(url, self.spec.name)
-        return beside or Path(tempfile.mkdtemp(prefix="paceline-"))
+    def _tidy_storage(self) -> None:
+        """Delete elsewhere what is named nowhere; a result does not wait for long for that."""
+        named = set(self.machine.state.files.files)
+
+        def tidy() -> None:
+            with suppress(CheckpointError):  # what stays is seen by `paceline checkpoints`
+                self._shelf.sweep_storage(named)
+
+        if self._places.storage is not None:
+            beside = threading.Thread(target=tidy, name="paceline-tidying", daemon=True)
+            beside.start()
+            beside.join(_TIDY_S)
 
     def _wall_deadline(self) -> float | None:
-        event = self._log[0].event
-        assert isinstance(event, Opened)
-        written = event.engine.get("deadline")
+        opened = _first(self._log)
+        written = None if opened is None else opened.engine.get("deadline")
         if written is None or self._engine is None:
             return None
         left = datetime.fromisoformat(written) - datetime.now().astimezone()
         return self._engine.now + max(left.total_seconds(), 0.0)
+
+
+def _first(log: Sequence[Step]) -> Opened | None:
+    event = log[0].event if log else None
+    return event if isinstance(event, Opened) else None
 
 
 def _spec_of(log: Sequence[Step]) -> StudySpec:

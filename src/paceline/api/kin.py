@@ -12,7 +12,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from paceline.core.errors import LogError, PacelineWarning
+from paceline.api.places import storage_of
+from paceline.core.errors import CheckpointError, LogError, PacelineWarning
 from paceline.core.events import Opened
 from paceline.machine.gathering import Gatherer
 from paceline.machine.state import StudyState
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from paceline.core.events import Adopted
-    from paceline.core.ports import Store
+    from paceline.core.ports import Storage, Store
     from paceline.core.values import StudySpec
     from paceline.engines.local.shelf import Shelf
     from paceline.machine.files import File, Name
@@ -34,8 +35,9 @@ class Kin(NamedTuple):
 
     name: str
     spec: StudySpec
-    # Where its files lie.
+    # Where its files lie, and where its checkpoints are kept, if not there.
     files: Path
+    storage: Storage | None
 
 
 def kin_of(store: Store, url: str, spec: StudySpec) -> list[Kin]:
@@ -51,7 +53,9 @@ def kin_of(store: Store, url: str, spec: StudySpec) -> list[Kin]:
             continue
         plan, folder = event.spec.plan, event.engine.get("files") or folder_of(url, name)
         if plan is not None and spec.plan is not None and plan.name == spec.plan.name and folder:
-            found.append(Kin(name, event.spec, Path(folder)))
+            away = "checkpoints" in event.engine
+            kept = storage_of(event, url) if away else None
+            found.append(Kin(name, event.spec, Path(folder), kept))
     return found
 
 
@@ -76,12 +80,11 @@ def taken_over(store: Store, kin: list[Kin], spec: StudySpec, shelf: Shelf) -> I
     for each in kin:
         if each.spec.plan != spec.plan or each.spec.seed != spec.seed:
             continue
-        folder = each.files / "checkpoints"
 
-        def bring(there: Name, file: File, here: Name, folder: Path = folder) -> bool:
+        def bring(there: Name, file: File, here: Name, each: Kin = each) -> bool:
             try:
-                _link(folder / name_of(*there), shelf.checkpoints / name_of(*here))
-            except OSError:
+                _bring(each, name_of(*there), shelf, here)
+            except (OSError, CheckpointError):
                 return False  # collected meanwhile, or out of reach: it is trained again
             shelf.saved(here, file.digest)
             return True
@@ -96,6 +99,18 @@ def taken_over(store: Store, kin: list[Kin], spec: StudySpec, shelf: Shelf) -> I
             warnings.warn(word, PacelineWarning, stacklevel=2)
             continue
         yield from gatherer.take(state, bring)
+
+
+def _bring(kin: Kin, there: str, shelf: Shelf, here: Name) -> None:
+    """Bring a checkpoint of another study here, and to where this one keeps its own."""
+    path = shelf.path(here)
+    if kin.storage is None:
+        _link(kin.files / "checkpoints" / there, path)
+    else:
+        kin.storage.get(there, str(path))
+    if shelf.storage is not None:
+        shelf.storage.put(path.name, str(path))
+        shelf.cached(here)
 
 
 def _link(source: Path, target: Path) -> None:

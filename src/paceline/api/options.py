@@ -72,9 +72,15 @@ class Options(TypedDict, total=False):
     retries: int
     # Without a report for so long a trial is taken for hanging.
     hang: float | str | timedelta
+    # Of how many finished trials, the best, the last checkpoint is kept. By default of all.
+    keep_best: int
     # What all checkpoints together may take, and where they lie.
     checkpoint_bytes: int
     files: str | Path
+    # Where checkpoints are kept, if not there: a shared folder, or s3://bucket/prefix. What their
+    # copies among the files may take then.
+    checkpoints: str | Path
+    cache_bytes: int
     # Show how it goes. By default where standard output is a terminal.
     progress: bool
 
@@ -113,7 +119,7 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
             slot_seconds=_hours(options.get("slot_hours")),
             trials=options.get("trials"),
         ),
-        saves=Saves(collect=True, bytes=options.get("checkpoint_bytes")),
+        saves=_saves(options),
         seed=options.get("seed", 0),
         share=options.get("share", not ray_spelled(train)),
         plan=_plan(train, options),
@@ -216,6 +222,17 @@ def _range(given: object) -> tuple[float, float] | None:
             f"range={given!r} cannot be meant: give the least and the greatest value, such as "
             "(0, 1)."
         ) from None
+
+
+def _saves(options: Options) -> Saves:
+    for name, least in (("keep_best", 0), ("checkpoint_bytes", 1), ("cache_bytes", 0)):
+        given = options.get(name)
+        if given is not None and (type(given) is not int or given < least):
+            raise SpecError(
+                f"{name}={given!r} cannot be meant: give a whole number, {least} or more, or leave "
+                "it out for no limit."
+            )
+    return Saves(collect=True, bytes=options.get("checkpoint_bytes"), best=options.get("keep_best"))
 
 
 def _hours(given: float | None) -> float | None:

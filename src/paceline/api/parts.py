@@ -33,11 +33,13 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "kill_below": "paceline.policies.kill_below:KillBelow",
         "median": "paceline.policies.median:Median",
         "pasha": "paceline.policies.pasha:Pasha",
+        "pbt": "paceline.policies.pbt:Pbt",
         "plateau": "paceline.policies.plateau:Plateau",
         "pop": "paceline.policies.pop:Pop",
         "sha": "paceline.policies.sha:Sha",
     },
     "generator": {
+        "branching": "paceline.generators.branching:Branching",
         "cmaes": "paceline.generators.optuna:Cmaes",
         "gp": "paceline.generators.optuna:Gp",
         "grid": "paceline.generators.grid:Grid",

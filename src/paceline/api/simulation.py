@@ -33,6 +33,7 @@ from paceline.engines.sim.recorded import Recorded
 from paceline.engines.sim.synthetic import Synthetic, synthetic
 from paceline.engines.sim.traces import read_trace
 from paceline.machine.machine import Brains, Machine
+from paceline.plan.saving import SAVE_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
     from paceline.machine.state import StudyState
 
     Remember = Callable[[Sequence[Step]], None]
-
-
-# Saving may take a twentieth of the time, no more: that bounds what a crash or a branch costs.
-_SAVE_SHARE = 20
 
 
 class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,7 +78,7 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     save_s: float = 0.0
     restore_s: float = 0.0
     forecast_s: float = 0.0
-    # Save when this long has passed since the last save. None: every twenty times what a save
+    # Save when this long has passed since the last save. None: every sixty times what a save
     # costs, where prefixes are shared or attempts may fail; else at stage ends alone.
     save_every_s: float | None = None
     # The mean time an attempt lives before it fails.
@@ -358,7 +355,7 @@ def _with_costs(options: Simulation, header: Header) -> Simulation:
 def _save_every_s(options: Simulation) -> float | None:
     if options.save_every_s is not None or not (options.share or options.mean_life_s):
         return options.save_every_s
-    return _SAVE_SHARE * options.save_s
+    return SAVE_SHARE * options.save_s
 
 
 def _cluster(options: Simulation) -> Cluster:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
-SYNTHETIC = ("families", "toy")
+SYNTHETIC = ("families", "quadratic", "toy")
 
 
 def complete_study(

@@ -48,6 +48,7 @@ COMMANDS: dict[str, Place] = {
     "best": Place("studies", "best", "Show the best config a study has found."),
     "story": Place("studies", "story", "Tell what happened to a study, or to one trial."),
     "tree": Place("tree", "tree", "Show what a study's trials share."),
+    "checkpoints": Place("checkpoints", "checkpoints", "List a study's checkpoints."),
     "forecast": Place("forecast", "forecast", "Show where a curve may go."),
     "report": Place("report", "report", "Write a study as one HTML page, with figures."),
     "replay": Place("studies", "replay", "Check that a study's log leads to the same decisions."),

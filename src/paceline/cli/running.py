@@ -67,6 +67,7 @@ FLAGS = (
     Flag("--trials", int, "Open at most so many."),
     Flag("--slot-hours", float, "End when so many hours of slots are used."),
     Flag("--seed", int, "Decides configs and training."),
+    Flag("--checkpoints", str, "Where they are kept: a shared folder, s3://bucket/prefix."),
 )
 
 

@@ -17,13 +17,14 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from paceline.machine.story import span, taken_over, written
+from paceline.machine.story import size, span, taken_over, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.console import RenderableType
 
+    from paceline.api.checkpoints import CheckpointPage
     from paceline.api.comparison import CompareRow
     from paceline.api.simulation import SimResult
     from paceline.api.studies import StudyPage
@@ -220,6 +221,22 @@ def found(best: Best) -> RenderableType:
         },
     }
     return panel(best.study, rows)
+
+
+def stocked(page: CheckpointPage) -> RenderableType:
+    """Return a study's checkpoints as a table."""
+    table = _table("checkpoint", "trials", ">epoch", ">size", ">idle", ">to train again", "why")
+    for row in page.checkpoints:
+        table.add_row(
+            f"{row.attempt}-{row.epoch}",
+            ", ".join(map(str, row.trials)),
+            str(row.epoch),
+            size(row.bytes),
+            span(row.idle_s),
+            span(row.slot_seconds),
+            row.why,
+        )
+    return table
 
 
 def different(difference: Difference) -> RenderableType:

@@ -42,6 +42,8 @@ class Go(Decision, frozen=True, kw_only=True):
 
     trial: TrialId
     until: int
+    # Leave a checkpoint where it stands, for trials that may be forked from it there.
+    save: bool = False
 
 
 class Pause(Decision, frozen=True, kw_only=True):

@@ -76,6 +76,8 @@ class Reported(Event, frozen=True, kw_only=True):
     seconds: float
     # The share of its slot's memory that the attempt held then; 0: nobody has measured it.
     memory: float = 0.0
+    # The order that was in force when the epoch began; None: the one that was decided last.
+    version: int | None = None
 
 
 class Saved(Event, frozen=True, kw_only=True):

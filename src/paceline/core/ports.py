@@ -130,7 +130,7 @@ class Demands(Protocol):
 
     def running(self) -> Iterator[Demand]: ...
     def waiting(self) -> Iterator[Demand]:
-        """Those who want a slot and have none, longest waiting first; the asking one is not."""
+        """Those who want a slot and have none, in the order of `ready`; the asking one is not."""
         ...
 
     @property
@@ -310,3 +310,38 @@ class Store(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Stored(Struct, frozen=True):
+    """Something that lies in a storage."""
+
+    name: str
+    bytes: int
+
+
+class Storage(Protocol):
+    """Keeps checkpoints by name, each whole or not at all. Any thread and process may use it.
+
+    Whatever cannot be done is a CheckpointError with the reason.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is, as a person would write it."""
+        ...
+
+    def put(self, name: str, path: str) -> None:
+        """Keep a file's bytes under a name, which is there once they are safe, and not before."""
+        ...
+
+    def get(self, name: str, path: str) -> None:
+        """Write what has this name to a file, which appears whole or not at all."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Forget a name; one that is not there is forgotten already."""
+        ...
+
+    def list(self) -> Sequence[Stored]:
+        """Return all that lies there, also what was never finished."""
+        ...

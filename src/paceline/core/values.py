@@ -91,6 +91,8 @@ class Saves(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     collect: bool = False
     # What all checkpoints together may take, where they are collected; None: no limit.
     bytes: int | None = None
+    # Of how many finished trials, the best, the last checkpoint is kept; None: of all.
+    best: int | None = None
 
 
 class PlanKey(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

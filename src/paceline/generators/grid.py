@@ -12,6 +12,7 @@ from paceline.core.errors import SpecError
 from paceline.core.ports import sees_nothing
 from paceline.core.space import Dimension, Space
 from paceline.generators.first import First
+from paceline.generators.subtrees import beginning
 
 if TYPE_CHECKING:
     from paceline.core.values import Config, Value
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 class Grid:
     """The n-th config is the n-th combination, after those of `first`, which leave nothing out.
 
-    The last dimension turns fastest.
+    The dimension that is in force latest turns fastest, of several the last: so what trials share
+    is finished before the next begins.
     """
 
     pure = True
@@ -42,7 +44,7 @@ class Grid:
         self._axes = {each.name: _axis(each, points) for each in dimensions}
         # Who belongs to an option of a choice, and with None those who belong to none.
         self._under: dict[tuple[str, int] | None, list[str]] = {None: []}
-        for dimension in dimensions:
+        for dimension in sorted(dimensions, key=lambda each: beginning(each, space)):
             self._under.setdefault(dimension.under, []).append(dimension.name)
         self._branching = {under[0] for under in self._under if under is not None}
 

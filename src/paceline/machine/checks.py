@@ -79,6 +79,14 @@ def attempts_and_their_members_know_each_other(state: StudyState) -> Iterator[st
                 yield f"attempt {attempt.id} left trial {trial.id}'s path at epoch {together}"
 
 
+def no_attempt_trains_what_nobody_asked_for(state: StudyState) -> Iterator[str]:
+    """An attempt's goal is one of its members', or it is there already."""
+    for attempt in state.attempts.values():
+        asked = max((trial.goal for trial in attempt.members), default=0)
+        if attempt.goal > max(asked, attempt.epoch) and not attempt.halting:
+            yield f"attempt {attempt.id} is sent to epoch {attempt.goal}, {asked} is asked for"
+
+
 def a_trial_has_seen_what_is_known_and_no_more(state: StudyState) -> Iterator[str]:
     """Epochs seen are known, and within the goal."""
     for trial in state.trials:
@@ -193,6 +201,7 @@ CHECKS: tuple[Callable[[StudyState], Iterator[str]], ...] = (
     idle_slots_are_usable_and_held_by_nobody,
     every_live_trial_with_a_goal_is_ready_or_carried,
     attempts_and_their_members_know_each_other,
+    no_attempt_trains_what_nobody_asked_for,
     a_trial_has_seen_what_is_known_and_no_more,
     the_best_is_the_best_seen,
     live_trials_are_counted,

@@ -148,6 +148,10 @@ class Group:
         return self._whole.deadline_s
 
     @property
+    def adopted(self) -> Adoptions:
+        return self._whole.adopted
+
+    @property
     def capacity(self) -> int:
         return self._whole.capacity
 
@@ -162,10 +166,6 @@ class Group:
     @property
     def questions(self) -> Questions:
         return self._whole.questions
-
-    @property
-    def adopted(self) -> Adoptions:
-        return self._whole.adopted
 
     # The fold
 

@@ -116,6 +116,12 @@ class Machine:
         self._out.append(decision)
         self.take(decision)
 
+    def end(self, decision: d.End) -> None:
+        """End the study, and first give up what was kept for those who would have gone on."""
+        self.state.files.suspect_all()
+        self._collect(over=True)
+        self.decide(decision)
+
     def credit(self, trial: Trial) -> None:
         """Give the trial what is already known of its path, judging it after each epoch."""
         while trial.alive and trial.epoch < trial.goal and self.state.end is None:
@@ -154,6 +160,11 @@ class Machine:
     def _reported(self, event: e.Reported) -> None:
         for trial in self.state.delivered:
             self._news(trial)
+        attempt = self.state.attempts.get(event.attempt)
+        astray = attempt is not None and attempt.strayed(event.epoch, event.version)
+        if attempt is not None and astray and not attempt.halting:
+            why = f"it was past epoch {attempt.epoch} when it was told to turn there"
+            self.decide(d.Halt(attempt=attempt.id, why=why))
 
     def _attempt_ended(self, event: e.Ended) -> None:
         trial = self.state.subject
@@ -300,7 +311,7 @@ class Machine:
             if not attempt.members and not attempt.trial.alive:
                 self.decide(d.Halt(attempt=attempt.id, why="nobody needs it any more"))
                 continue
-            order = order_for(attempt)
+            order = order_for(attempt, self.state.rides.paths)
             if order != (attempt.trial, attempt.goal, attempt.save_at):
                 self.decide(
                     d.Amend(
@@ -313,12 +324,14 @@ class Machine:
                     )
                 )
 
-    def _collect(self) -> None:
+    def _collect(self, *, over: bool = False) -> None:
         """Give up checkpoints that nobody needs, and those that do not fit."""
-        for names, why in (
-            (superfluous(self.state), "nobody needs them any more"),
-            (beyond_budget(self.state), f"all may take {self.state.spec.saves.bytes} bytes"),
+        limit = self.state.spec.saves.bytes
+        for find, why in (
+            (superfluous, "nobody needs them any more"),
+            (beyond_budget, f"all may take {limit} bytes, and these cost least to train again"),
         ):
+            names = find(self.state, over=over)
             if names:
                 self.decide(d.Drop(checkpoints=tuple(sorted(names)), why=why))
 

@@ -44,6 +44,7 @@ class Trial:
         "leaf",
         "least",
         "loss",
+        "mark",
         "opened_at",
         "source",
         "spec",
@@ -61,6 +62,8 @@ class Trial:
         self.group = 0
         self.epoch = 0
         self.goal = 0
+        # The last epoch at which it was to leave a checkpoint for others; 0: at none.
+        self.mark = 0
         self.loss = NO_LOSS
         self.best_loss = NO_LOSS
         self.best_epoch = 0
@@ -144,6 +147,7 @@ class Attempt:
         "source",
         "start",
         "trial",
+        "turns",
         "version",
         "width",
         "yielding",
@@ -161,6 +165,8 @@ class Attempt:
         self.goal = start
         self.save_at: tuple[int, ...] = ()
         self.version = 0
+        # The orders that led it on to another trial's path, and the epoch after which these part.
+        self.turns: tuple[tuple[int, int], ...] = ()
         self.slots: tuple[SlotId, ...] = ()
         self.width = 0.0
         self.launched_at = 0.0
@@ -187,6 +193,12 @@ class Attempt:
     def parked(self) -> bool:
         """Whether it is about to save at its last epoch."""
         return self.epoch >= self.goal or self.epoch in self.save_at
+
+    def strayed(self, epoch: int, version: int | None) -> bool:
+        """Whether an epoch trained by this order lies on a path that it should have left."""
+        if version is None:
+            return False
+        return any(order > version and epoch > parted for order, parted in self.turns)
 
 
 class Curve(Sequence[float]):

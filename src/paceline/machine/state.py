@@ -46,7 +46,6 @@ class StudyState:
         self.attempts: dict[int, Attempt] = {}
         self.launches = 0
         self.slots = Slots()
-        self.rides = Rides()
         self.delivered: Sequence[Trial] = ()
         self.departed: Sequence[Trial] = ()
         # The trial that the last forecast, wake or failure was about; None where it came unasked.
@@ -80,6 +79,7 @@ class StudyState:
         self.files = Files()
         self.adopted = Adoptions()
         self.paces = Paces()
+        self.rides = Rides(self.paces)
         # Whether trials may have other widths than one slot; what trials on the move go on with.
         self.elastic = False
         self.moving: dict[TrialId, float] = {}
@@ -89,7 +89,7 @@ class StudyState:
 
     @property
     def ready(self) -> Collection[TrialId]:
-        return self.rides.ready.keys()
+        return self.rides.ready
 
     @property
     def running(self) -> int:
@@ -138,6 +138,7 @@ class StudyState:
         self._tick(event.at)
         if event.deadline_s is not None:
             self.deadline_s = event.deadline_s
+        self.files.suspect_all()
 
     def _tick(self, at: float) -> None:
         if at > self.now:
@@ -152,7 +153,7 @@ class StudyState:
             self.strays += 1
             return
         leaf = attempt.trial.leaf
-        if epoch > leaf.end:
+        if epoch > leaf.end or (attempt.turns and attempt.strayed(epoch, event.version)):
             self.strays += 1
             return
         attempt.epoch = epoch
@@ -177,11 +178,8 @@ class StudyState:
         else:
             self.repeats += 1
             self.mismatches += node.losses[at] != loss
-        if leaf.parent is not None:
-            # At a node's end it may stay to save; one epoch further it has moved on for certain.
-            if epoch == node.end or epoch == node.start + 1:
-                self.rides.station(attempt)
-            self.rides.part(attempt)
+        if self.rides.branched or leaf.parent is not None:
+            self.rides.passed(attempt, node, event)
 
     def _deliver(self, trial: Trial, epoch: int, loss: float) -> None:
         self.reports += 1
@@ -194,7 +192,7 @@ class StudyState:
             trial.best_epoch = epoch
             if loss < self.best_loss:
                 if self.best is not None and self.spec.saves.collect:
-                    self.files.suspects[self.best.id] = self.best
+                    self.files.suspect(self.best)
                 self.best, self.best_loss, self.best_epoch = trial, loss, epoch
         if epoch == trial.leaf.end:
             self._over(trial, Status.FINISHED)
@@ -206,8 +204,8 @@ class StudyState:
         attempt = self.attempts.get(event.attempt)
         if attempt is None or not attempt.start <= event.epoch <= attempt.epoch:
             return
-        name, file = (attempt.id, event.epoch), File(event.bytes, event.digest, attempt.trial)
-        self.files.add(name, file, collect=self.spec.saves.collect)
+        file = File(event.bytes, event.digest, attempt.trial, attempt.width)
+        self.files.add((attempt.id, event.epoch), file, collect=self.spec.saves.collect)
         self._settle_save(attempt, event.epoch)
         self.paces.saved(event.seconds)
 
@@ -303,14 +301,14 @@ class StudyState:
             self.taken += 1
             self.questions.opened(decision.group)
         trial.goal = decision.until
-        self.rides.want(trial)
+        self.rides.want(trial, decision.branch or 0)
         free_of_cost = trial.attempt is None and trial.id not in self.rides.ready
         self.idle_opens = self.idle_opens + 1 if free_of_cost else 0
 
     def _go(self, decision: d.Go) -> None:
         trial = self.trials[decision.trial]
         trial.goal = decision.until
-        self.rides.want(trial)
+        self.rides.want(trial, trial.epoch if decision.save else 0)
 
     def _cut(self, decision: d.Cut) -> None:
         trial = self.trials[decision.trial]
@@ -326,7 +324,7 @@ class StudyState:
         self.paces.forget(trial.id)
         self.moving.pop(trial.id, None)
         if self.spec.saves.collect:
-            self.files.suspects[trial.id] = trial
+            self.files.suspect(trial)
 
     def _credit(self, decision: d.Credit) -> None:
         trial = self.trials[decision.trial]

@@ -298,3 +298,16 @@ def span(seconds: float) -> str:
         return f"{minutes}m{rest:02d}s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m"
+
+
+def size(count: float) -> str:
+    """Return bytes as a person would say them.
+
+    >>> size(0), size(999), size(1_234_567), size(5e12)
+    ('0 B', '999 B', '1.23 MB', '5 TB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000.0
+    return f"{count:.3g} TB"

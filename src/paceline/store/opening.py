@@ -47,10 +47,15 @@ def folder_of(url: str, study: str) -> Path | None:
     path = path_of(url)
     if path is None:
         return None
+    return path.with_suffix(".files") / safe_name(study)
+
+
+def safe_name(study: str) -> str:
+    """Return a study's name as a folder may have it."""
     # The name may hold anything; its digest tells apart what looks alike once it is made safe.
     safe = re.sub(r"[^\w.-]+", "-", study).strip(".-")[:80]
     digest = blake2b(study.encode(), digest_size=4).hexdigest()
-    return path.with_suffix(".files") / f"{safe}-{digest}"
+    return f"{safe}-{digest}"
 
 
 def _path(url: str) -> Path:

@@ -44,6 +44,8 @@ class Begin(Message, frozen=True, kw_only=True):
     folder: str
     checkpoint: str | None
     digest: str
+    # It is still on its way here: Fetched says when it has come.
+    awaits: bool
     # What is measured, and the sign that makes a loss of it.
     metric: str
     sign: float
@@ -77,6 +79,12 @@ class Best(Message, frozen=True, kw_only=True):
     """The study's best loss improved."""
 
     loss: float
+
+
+class Fetched(Message, frozen=True, kw_only=True):
+    """The checkpoint to start from lies here now, or could not be brought, and why."""
+
+    note: str = ""
 
 
 class Release(Message, frozen=True, kw_only=True):
@@ -126,6 +134,8 @@ class Report(Message, frozen=True, kw_only=True):
     saved: Wrote | Skipped | None = None
     # The share of its slot's memory that it holds, told once.
     memory: float = 0.0
+    # The order by which the epoch was trained.
+    version: int = 0
 
 
 class Spoilt(Message, frozen=True, kw_only=True):
@@ -152,7 +162,7 @@ class Bereft(Message, frozen=True, kw_only=True):
     rank: int
 
 
-ToWorker: TypeAlias = Begin | Order | Best | Release
+ToWorker: TypeAlias = Begin | Order | Best | Fetched | Release
 BetweenWorkers: TypeAlias = Reached | Onward
 FromWorker: TypeAlias = Report | Wrote | Skipped | Spoilt | Done | Failed | Bereft
 AnyMessage: TypeAlias = ToWorker | BetweenWorkers | FromWorker

@@ -1,4 +1,4 @@
-"""Work beside the loop: forecasts and proposals, in threads that never hold up a report.
+"""Work beside the loop: forecasts, proposals, uploads, in threads that never hold up a report.
 
 Knows queues of work, one of finished answers, and a pipe that wakes whoever waits for one. Does
 not know what is computed.
@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paceline.core.events import Forecasted, Proposed
-
-    Work = Callable[[], Forecasted | Proposed]
+    Work = Callable[[], object]
 
 
 class Beside:
@@ -27,7 +25,7 @@ class Beside:
 
     def __init__(self) -> None:
         self._work: dict[str, SimpleQueue[Work | None]] = {}
-        self._answers: SimpleQueue[Forecasted | Proposed] = SimpleQueue()
+        self._answers: SimpleQueue[object] = SimpleQueue()
         self._bell, self._ring = os.pipe()
         # Nobody rings after the close: the pipe's number may be another file's by then.
         self._lock = threading.Lock()
@@ -48,7 +46,7 @@ class Beside:
             ).start()
         self._work[kind].put(work)
 
-    def answer(self) -> Forecasted | Proposed:
+    def answer(self) -> object:
         """Return the next answer; call it once for each time the pipe becomes readable."""
         os.read(self._bell, 1)
         return self._answers.get()

@@ -22,6 +22,7 @@ from paceline.engines.local.briefing import Briefing
 from paceline.engines.local.clock import Clock
 from paceline.engines.local.past import Past
 from paceline.engines.local.staff import Patience, Staff
+from paceline.engines.local.transit import Brought, Published, Transit
 from paceline.worker import channel as c
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class LocalEngine:
         self._told: deque[e.AnyEvent] = deque()
         self._opened = self._closed = False
         self._beside = Beside()
+        self._transit = Transit(shelf, self._beside, self._tell, self._clock.strike)
         self._selector = self._staff.selector
         self._selector.register(self._beside.fileno(), selectors.EVENT_READ, self._beside)
         self._staff.prepare(devices.slots)
@@ -174,8 +176,7 @@ class LocalEngine:
 
     def _listen(self, source: Member | Beside | None) -> None:
         if isinstance(source, Beside):
-            answer = source.answer()
-            self._told.append(replace(answer, at=self._clock.strike()))
+            self._take(source.answer())
             return
         self._staff.listen(source, self)
         # By its own word alone: a wire that was revived has nothing to say in this round.
@@ -190,6 +191,7 @@ class LocalEngine:
         match message:
             case c.Report(epoch=epoch, saved=saved):
                 life.epoch = epoch
+                self._shelf.read(life.id)
                 report = e.Reported(
                     at=at,
                     attempt=life.id,
@@ -197,30 +199,22 @@ class LocalEngine:
                     metrics=message.metrics,
                     seconds=message.seconds,
                     memory=message.memory,
+                    version=message.version,
                 )
-                self._told.append(report)
                 if self._bests.beaten(report):
                     self._spread_best(life)
-                if saved is not None:
-                    self.hear(member, saved)
-            case c.Wrote(epoch=epoch, seconds=seconds, bytes=size, digest=digest):
-                self._shelf.saved((life.id, epoch), digest)
-                self._told.append(
-                    e.Saved(
-                        at=at,
-                        attempt=life.id,
-                        epoch=epoch,
-                        seconds=seconds,
-                        bytes=size,
-                        digest=digest,
-                    )
-                )
-                self._parked.append(life)
+                if isinstance(saved, c.Wrote):
+                    self._wrote(life, saved, report)
+                else:
+                    self._transit.say(life.id, report)
+                    if saved is not None:
+                        self.hear(member, saved)
+            case c.Wrote():
+                self._wrote(life, message)
             case c.Skipped(epoch=epoch, note=note):
-                self._told.append(e.Missed(at=at, attempt=life.id, epoch=epoch, note=note))
-                self._parked.append(life)
+                self._transit.say(life.id, e.Missed(at=at, attempt=life.id, epoch=epoch, note=note))
             case c.Spoilt(note=note) if life.cause is None:
-                self._told.append(e.Spoiled(at=at, attempt=life.id, note=note))
+                self._tell(e.Spoiled(at=at, attempt=life.id, note=note))
                 life.cause, life.note = e.Cause.LOST, note
             case c.Done():
                 member.returned = True
@@ -239,9 +233,42 @@ class LocalEngine:
                 life.cause, life.note = e.Cause.LOST, _GPU_GONE
         cause, note = life.ended()
         self._bests.gone(life.id)
-        self._shelf.clear(life.id, told_all=cause in (e.Cause.GOAL, e.Cause.FINISHED))
         at = self._clock.strike()
-        self._told.append(e.Ended(at=at, attempt=life.id, cause=cause, note=note))
+        self._transit.end(e.Ended(at=at, attempt=life.id, cause=cause, note=note))
+
+    def _tell(self, event: e.AnyEvent) -> None:
+        """A fact is told now: see to what follows from it here."""
+        self._told.append(event)
+        if isinstance(event, e.Saved | e.Missed):
+            life = self._staff.lives.get(event.attempt)
+            if life is not None:
+                self._parked.append(life)
+        elif isinstance(event, e.Ended):
+            self._shelf.clear(
+                event.attempt, told_all=event.cause in (e.Cause.GOAL, e.Cause.FINISHED)
+            )
+
+    def _wrote(self, life: Life, wrote: c.Wrote, report: e.Reported | None = None) -> None:
+        saved = e.Saved(
+            at=life.heard_at,
+            attempt=life.id,
+            epoch=wrote.epoch,
+            seconds=wrote.seconds,
+            bytes=wrote.bytes,
+            digest=wrote.digest,
+        )
+        asked = wrote.epoch >= life.goal or wrote.epoch in life.save_at
+        self._transit.wrote(saved, report, asked=asked)
+
+    def _take(self, answer: object) -> None:
+        """What was done beside the loop is done."""
+        if isinstance(answer, Published | Brought):
+            self._transit.arrived(answer)
+            if isinstance(answer, Brought) and answer.attempt in self._staff.lives:
+                for member in self._staff.lives[answer.attempt].members:
+                    member.channel.send(c.Fetched(note=answer.note))
+        elif isinstance(answer, e.Forecasted | e.Proposed):
+            self._told.append(replace(answer, at=self._clock.strike()))
 
     def _look_at_gpus(self) -> None:
         """Find out which GPUs are gone, or back: their slots, and who trains there, with them."""
@@ -287,8 +314,10 @@ class LocalEngine:
     def _launch(self, decision: d.Launch) -> None:
         self._bests.launch(decision)
         best = self._bests.of(decision.attempt)
-        begins = self._briefing.of(decision, self._configs[decision.trial], best)
+        begins = list(self._briefing.of(decision, self._configs[decision.trial], best))
         self._staff.hire(decision, begins, self._shelf.log(decision.attempt))
+        if begins[0].awaits and decision.source is not None:
+            self._transit.fetch(decision.attempt, (decision.source, decision.start))
 
     def _amend(self, decision: d.Amend) -> None:
         life = self._staff.lives.get(decision.attempt)
@@ -296,6 +325,7 @@ class LocalEngine:
             return
         life.version = decision.version
         life.goal = decision.goal
+        life.save_at = decision.save_at
         life.say(
             c.Order(
                 version=decision.version,
@@ -324,7 +354,7 @@ class LocalEngine:
 
     def _drop(self, decision: d.Drop) -> None:
         for name in decision.checkpoints:
-            self._shelf.drop(name)
+            self._transit.drop(name)
 
     def _provide(self, decision: d.Provide) -> None:
         # Whoever still stands on a slot that is given up makes it no free one.

@@ -50,6 +50,7 @@ class Life:
         self.log = log
         self.epoch = launch.start
         self.goal = launch.goal
+        self.save_at = launch.save_at
         self.version = 0
         # Those whose processes are not known to be gone, the first before the others.
         self.members = [

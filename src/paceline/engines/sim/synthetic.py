@@ -1,7 +1,8 @@
 """Synthetic workloads: training by formula, for tests, demonstrations and forks.
 
-Knows HyperSched's toy curve and a random draw from parametric families with noise, crashes and
-divergence. Unlike a trace, a formula can answer any setting at any epoch.
+Knows HyperSched's toy curve, a random draw from parametric families with noise, crashes and
+divergence, and a noisy quadratic whose loss depends on all rates it was trained with. Unlike a
+trace, a formula can answer any setting at any epoch.
 """
 
 from __future__ import annotations
@@ -157,7 +158,73 @@ class Families:
         return Outcome({self.metric: value}, _rounded(seconds), _At(k, level))
 
 
-_SYNTHETIC = {"families": Families, "toy": Toy}
+_CURVATURES = (1.0, 0.1, 0.01)
+_STEPS = 20
+
+
+class _Errors(NamedTuple):
+    """How many epochs are done, and the mean squared error in each direction."""
+
+    done: int
+    squares: tuple[float, ...]
+
+
+class Quadratic:
+    """A noisy quadratic, trained by gradient descent (after Wu et al., ICLR 2018).
+
+    loss = 1/2 sum h·a over curvatures h, where a step turns a mean squared error a into
+    (1 - lr·h)^2 a + lr^2 h. A high rate gets far in flat directions and ends in noise, a low one is
+    exact in steep directions and never arrives: the best rate falls as training goes on. With
+    `stages` the rate is drawn anew for each part of training, and with `rates` out of so many.
+    """
+
+    metric = "loss"
+    mode: Mode = "min"
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        epochs: int = 60,
+        noise: float = 0.02,
+        stages: int = 1,
+        rates: int | None = None,
+    ) -> None:
+        good = 1 <= stages <= epochs and 0 <= noise < math.inf and (rates is None or rates > 1)
+        _need(good, "quadratic", epochs=epochs, noise=noise, stages=stages, rates=rates or 0)
+        self.epochs = epochs
+        rate = loguniform(0.001, 1.0)
+        if rates is not None:
+            rate = choice([_rounded(10.0 ** (-3 * at / (rates - 1))) for at in range(rates)])
+        parts = [[epochs * part // stages, rate] for part in range(stages)]
+        self.space = {"lr": rate if stages == 1 else {"piecewise": parts}}
+        self._seed = seed
+        self._noise = noise
+
+    def begin(self, config: Config) -> object:
+        # In flat directions there is further to go.
+        return _Errors(0, tuple(1.0 / h for h in _CURVATURES))
+
+    def setup_s(self, state: object) -> float | None:
+        return None
+
+    def advance(self, state: object, setting: Config) -> Outcome | Crash:
+        assert isinstance(state, _Errors)
+        lr, squares = setting["lr"], state.squares
+        for _ in range(_STEPS):
+            squares = tuple(
+                (1.0 - lr * h) ** 2 * a + lr * lr * h
+                for h, a in zip(_CURVATURES, squares, strict=True)
+            )
+        loss = 0.5 * sum(h * a for h, a in zip(_CURVATURES, squares, strict=True))
+        # Rounded here too: whoever starts from this state must go on as whoever came this way.
+        after = _Errors(state.done + 1, tuple(_rounded(a) for a in squares))
+        rng = stream(self._seed, "quadratic", _name(setting), after.done)
+        loss *= 1.0 + self._noise * rng.gauss(0.0, 1.0)
+        return Outcome({self.metric: _rounded(loss)}, 1.0, after)
+
+
+_SYNTHETIC = {"families": Families, "quadratic": Quadratic, "toy": Toy}
 
 
 def synthetic(name: str, params: Config, seed: int) -> Synthetic | None:
