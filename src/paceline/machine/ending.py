@@ -36,16 +36,17 @@ def end(machine: Ender, view: StudyState | Group, cause: d.EndCause, why: str) -
         machine.end(d.End(cause=cause, why=why))
         return
     machine.decide(d.Leave(group=view.number, cause=cause, why=why))
+    ends = [group.end for group in machine.state.groups or ()]
+    if None not in ends:
+        # What ended all of them; where they ended differently, nothing is left to run.
+        causes = {each.cause for each in ends if each is not None}
+        last = causes.pop() if len(causes) == 1 else d.EndCause.QUIET
+        machine.end(d.End(cause=last, why=f"all {len(ends)} studies have ended"))
+        return
     for trial in view.trials:
         if trial.alive:
             why = f"its study {view.spec.name!r} has ended: {cause.value}"
             machine.decide(d.Stop(trial=trial.id, why=why))
-    ends = [group.end for group in machine.state.groups or ()]
-    causes = {each.cause for each in ends if each is not None}
-    if None not in ends:
-        # What ended all of them; where they ended differently, nothing is left to run.
-        last = causes.pop() if len(causes) == 1 else d.EndCause.QUIET
-        machine.end(d.End(cause=last, why=f"all {len(ends)} studies have ended"))
 
 
 def why_quiet(view: StudyState | Group, state: StudyState) -> tuple[d.EndCause, str]:

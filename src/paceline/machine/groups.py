@@ -163,10 +163,6 @@ class Group:
     def questions(self) -> Questions:
         return self._whole.questions
 
-    @property
-    def adopted(self) -> Adoptions:
-        return self._whole.adopted
-
     # The fold
 
     def open(self, trial: Trial, decision: d.Open) -> None:
