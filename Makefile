@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 JOBS ?= auto
 
 .PHONY: setup demo test check bench bench-allocation bench-curves bench-early-term bench-life bench-local bench-peers \
-	bench-branching bench-policies bench-quality bench-stages slow golden pictures train-pfn
+	bench-branching bench-policies bench-quality bench-ray bench-stages bench-stores slow golden pictures stores train-pfn
 
 setup: .venv/ready
 
@@ -21,10 +21,15 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	touch $@
 
+# For tests of what runs on Ray or comes from its Tune; a quarter of a gigabyte that nothing else needs.
+.venv/ray: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray,tune]'
+	touch $@
+
 demo: setup
 	$(BIN)/paceline demo
 
-check: .venv/torch
+check: .venv/torch .venv/ray
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -33,11 +38,11 @@ check: .venv/torch
 
 test: check
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not slow" -n $(JOBS)
+	$(BIN)/coverage run -m pytest -m "not slow" -n $(JOBS) --dist loadgroup
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-slow: .venv/torch
+slow: .venv/torch .venv/ray
 	HYPOTHESIS_PROFILE=night $(BIN)/python -m pytest -m "slow or not slow"
 
 bench: setup
@@ -65,6 +70,9 @@ bench-branching: setup
 bench-stages: setup
 	$(BIN)/python -m benchmarks.stages
 
+bench-stores: setup
+	$(BIN)/python -m benchmarks.stores
+
 bench-curves: setup
 	$(BIN)/python -m benchmarks.curves
 	$(BIN)/python -m benchmarks.curves.reference
@@ -72,8 +80,16 @@ bench-curves: setup
 bench-local: setup
 	$(BIN)/python -m benchmarks.peers_local
 
+# Half an hour, most of it Ray Tune's.
+bench-ray: .venv/ray
+	$(BIN)/python -m benchmarks.ray
+
 bench-policies: setup
 	$(BIN)/python -m benchmarks.policies
+
+# Once for each version of the tables: what is there is kept.
+stores: setup
+	PYTHONPATH=.:tests $(BIN)/python tests/store_files.py
 
 pictures: setup
 	$(BIN)/python -m benchmarks.pictures

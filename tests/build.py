@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from paceline.engines.sim.cluster import Cluster
 from paceline.engines.sim.recorded import Recorded
 from paceline.testing.studies import Rehearsal, brains_for, spec_for, table
 
 if TYPE_CHECKING:
     from paceline.core.events import Command
-    from paceline.core.ports import Allocator, CurveModel, Generator, Policy, Workload
+    from paceline.core.ports import Allocator, CurveModel, Generator, Needs, Policy, Workload
     from paceline.engines.sim.traces import Trace
 
 __all__ = ["Played", "table"]
@@ -31,12 +33,14 @@ class Played(Rehearsal):
         workload: Workload | None = None,
         commands: dict[int, Command] | None = None,
         curves: CurveModel | None = None,
+        needs: Needs | None = None,
+        others: tuple[tuple[Policy, Generator], ...] = (),
         **spec: Any,  # noqa: ANN401
     ) -> None:
-        described = spec_for(trace, **spec)
+        described = spec_for(trace, fit=needs is not None, **spec)
         super().__init__(
             described,
-            brains_for(trace, policy, allocator, generator),
+            replace(brains_for(trace, policy, allocator, generator, needs), others=others),
             workload or Recorded(trace, share=described.share),
             Cluster(slots=slots, **(cluster or {})),
             commands,

@@ -11,9 +11,12 @@ from hypothesis import HealthCheck, settings
 
 from paceline.machine.checks import complaints
 from paceline.machine.machine import Machine
+from postgres_kit import tests_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from benchmarks.postgres import Cluster
 
     from paceline.machine.machine import Brains
 
@@ -50,3 +53,11 @@ def traces() -> Path:
     if not TRACES.is_dir():
         pytest.skip(f"no recorded traces at {TRACES}: set PACELINE_TRACES to their folder")
     return TRACES
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL server of the tests' own; they are skipped where there is none."""
+    cluster = tests_cluster()
+    yield cluster
+    cluster.close()

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.codec import decode_step, encode_step
-from paceline.core.values import LEVELS, Budget, Forecast, Part, StudySpec, Target
+from paceline.core.values import LEVELS, Budget, Forecast, Part, Saves, StudySpec, Target
 from paceline.generators.queued import Queued
 from paceline.machine.checks import complaints
+from paceline.machine.fitting import Asked
 from paceline.machine.machine import Brains, Machine
 from paceline.machine.replay import replay
 from paceline.policies.asha import Asha
@@ -30,12 +32,20 @@ CONFIGS: list[dict[str, Any]] = [
     for b in (0.1, 0.3)
     for c in (0.1, 0.4)
 ]
+NEEDS = {0.1: 0.5, 0.3: 2, 0.4: 3}
+SAVES = (
+    Saves(),
+    Saves(collect=True),
+    Saves(collect=True, best=1),
+    Saves(collect=True, bytes=4),
+    Saves(collect=True, bytes=1, best=2),
+)
 POLICIES = ("fifo", "asha", "probe", "forking probe")
 
 numbers = st.one_of(st.floats(-2, 2), st.sampled_from([math.nan, math.inf, -math.inf]))
 
 
-def brains(policy: str, seed: int, asked: bool) -> Brains:
+def brains(policy: str, seed: int, asked: bool, fit: bool) -> Brains:
     """Return fresh brains; the same arguments always think the same."""
     judge: Policy
     if policy == "fifo":
@@ -46,7 +56,8 @@ def brains(policy: str, seed: int, asked: bool) -> Brains:
         changes = [{"lr": 0.7}, {"lr": 0.9}] if policy.startswith("forking") else None
         judge = ProbePolicy(seed=seed, forks=changes)
     generator = AskedGenerator(configs=CONFIGS) if asked else Queued(configs=CONFIGS)
-    return Brains(judge, generator, ProbeAllocator(seed=seed))
+    needs = Asked(lambda setting: NEEDS.get(setting["lr"], 1)) if fit else None
+    return Brains(judge, generator, ProbeAllocator(seed=seed), needs=needs)
 
 
 class AnyHistory(RuleBasedStateMachine):
@@ -60,6 +71,8 @@ class AnyHistory(RuleBasedStateMachine):
         goal=st.sampled_from([None, None, -1.9]),
         retries=st.integers(0, 2),
         asked=st.booleans(),
+        fit=st.booleans(),
+        saves=st.sampled_from(SAVES),
     )
     def open(
         self,
@@ -70,9 +83,11 @@ class AnyHistory(RuleBasedStateMachine):
         goal: float | None,
         retries: int,
         asked: bool,
+        fit: bool,
+        saves: Saves,
     ) -> None:
-        self.chosen = policy, seed, asked
-        self.machine = Machine(brains(policy, seed, asked))
+        self.chosen = policy, seed, asked, fit
+        self.machine = Machine(brains(*self.chosen))
         self.steps: list[Step] = []
         self.at = 0.0
         spec = StudySpec(
@@ -85,14 +100,29 @@ class AnyHistory(RuleBasedStateMachine):
             budget=Budget(deadline, None if goal is None else Target(goal)),
             share=share,
             retries=retries,
+            saves=saves,
             pack=2,
             span=2,
+            fit=fit,
         )
         self.say(e.Opened(at=0.0, spec=spec))
         self.say(e.CapacityChanged(at=0.0, slots=(0, 1, 2)))
 
     def say(self, event: e.AnyEvent) -> None:
-        self.steps.append(self.machine.handle(event))
+        step = self.machine.handle(event)
+        self.steps.append(step)
+        state = self.machine.state
+        gone = {
+            name for drop in step.decisions if isinstance(drop, d.Drop) for name in drop.checkpoints
+        }
+        starts = {
+            (decision.source, decision.start)
+            for decision in step.decisions
+            if isinstance(decision, d.Launch)
+        }
+        assert not gone & starts, "an attempt starts from what is given up at the same moment"
+        held = sum(file.bytes for file in state.files.files.values())
+        assert held == state.files.bytes
 
     def attempt(self, draw: float) -> int:
         """Return an attempt that mostly lives, and sometimes never did."""
@@ -142,13 +172,20 @@ class AnyHistory(RuleBasedStateMachine):
         if told:
             self.say(told[-1])
 
-    @rule(draw=st.floats(0, 0.999), back=st.integers(0, 2), missed=st.booleans())
-    def an_attempt_saves_or_misses(self, draw: float, back: int, missed: bool) -> None:
+    @rule(
+        draw=st.floats(0, 0.999),
+        back=st.integers(0, 2),
+        missed=st.booleans(),
+        size=st.integers(0, 3),
+    )
+    def an_attempt_saves_or_misses(self, draw: float, back: int, missed: bool, size: int) -> None:
         number = self.attempt(draw)
         live = self.machine.state.attempts.get(number)
         epoch = max(0, (live.epoch if live is not None else 1) - back)
-        kind = e.Missed if missed else e.Saved
-        self.say(kind(at=self.at, attempt=number, epoch=epoch))
+        if missed:
+            self.say(e.Missed(at=self.at, attempt=number, epoch=epoch))
+        else:
+            self.say(e.Saved(at=self.at, attempt=number, epoch=epoch, bytes=size))
 
     @rule(draw=st.floats(0, 0.999), cause=st.sampled_from(list(e.Cause)))
     def an_attempt_ends(self, draw: float, cause: e.Cause) -> None:
@@ -166,7 +203,8 @@ class AnyHistory(RuleBasedStateMachine):
         for index in which:
             awaited = sorted(self.machine.state.questions.awaited)
             config = CONFIGS[index] if index < len(CONFIGS) else None
-            self.say(e.Proposed(at=self.at, number=awaited[0] if awaited else 99, config=config))
+            _, number = awaited[0] if awaited else (0, 99)
+            self.say(e.Proposed(at=self.at, number=number, config=config))
 
     @rule(asked=st.booleans())
     def somebody_wakes(self, asked: bool) -> None:
@@ -178,8 +216,23 @@ class AnyHistory(RuleBasedStateMachine):
     def a_command_changes_the_slots(self, by: int, number: int) -> None:
         self.say(e.Commanded(at=self.at, number=number, command=e.ChangeSlots(by)))
 
-    @rule(which=st.integers(0, len(CONFIGS) - 1), values=st.lists(numbers, max_size=6))
-    def something_is_adopted(self, which: int, values: list[float]) -> None:
+    @rule(
+        which=st.integers(0, len(CONFIGS) - 1),
+        values=st.lists(numbers, max_size=7),
+        after=st.sampled_from([0, 0, 2]),
+        saved=st.lists(st.integers(0, 8), max_size=3, unique=True),
+        attempt=st.sampled_from([None, -1, 0]),
+    )
+    def something_is_adopted(
+        self,
+        which: int,
+        values: list[float],
+        after: int,
+        saved: list[int],
+        attempt: int | None,
+    ) -> None:
+        # Most are named as they should be; some by a name that is taken, or that an attempt has.
+        number = -1 - len(self.machine.state.adopted.trials) if attempt is None else attempt
         self.say(
             e.Adopted(
                 at=self.at,
@@ -187,8 +240,20 @@ class AnyHistory(RuleBasedStateMachine):
                 config=CONFIGS[which],
                 metrics=tuple({"loss": value} for value in values),
                 seconds=(1.0,) * len(values),
+                after=after,
+                saves=tuple(e.AdoptedSave(epoch, 10, "d") for epoch in saved),
+                attempt=number,
             )
         )
+
+    @rule(which=st.integers(0, len(CONFIGS) - 1), values=st.lists(st.floats(-2, 2), max_size=7))
+    def something_is_recalled(self, which: int, values: list[float]) -> None:
+        config = CONFIGS[which]
+        self.say(e.Recalled(at=self.at, study="another", config=config, values=tuple(values)))
+
+    @rule(draw=st.floats(0, 0.999))
+    def a_checkpoint_turns_out_to_be_spoiled(self, draw: float) -> None:
+        self.say(e.Spoiled(at=self.at, attempt=self.attempt(draw)))
 
     @rule()
     def a_driver_resumes(self) -> None:

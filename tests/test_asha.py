@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import paceline as pl
 from build import Played, table
 from paceline.core.decisions import Go, Open, Pause
 from paceline.core.errors import SpecError
 from paceline.core.events import Reported
 from paceline.core.values import Status
+from paceline.plan.settings import canonical, setting_at
 from paceline.policies.asha import Asha
 from paceline.policies.ladder import Rung, milestones
+
+if TYPE_CHECKING:
+    from paceline.testing.studies import Rehearsal
 
 
 class Told(NamedTuple):
@@ -196,6 +201,55 @@ def test_trials_that_share_a_rungs_epoch_count_once_and_go_on_together() -> None
     assert promoted(rung) == [0, 1, 2]
     rung.record(4, 1.0, origin=7)
     assert (rung.count, rung.best_promotable()) == (2, 4)
+
+
+def test_the_best_of_too_few_goes_on_once_that_is_granted() -> None:
+    rung = Rung(1, 3)
+    for trial, origin in ((0, 7), (1, 7), (2, 8)):
+        rung.record(trial, float(origin), origin)
+    assert (rung.count, rung.trials, rung.quota) == (2, 3, 0)
+    rung.grant()
+    assert promoted(rung) == [0, 1]
+    for trial in (3, 4, 5):
+        rung.record(trial, float(trial), origin=trial)
+    assert (rung.count, rung.quota) == (5, 1)
+    assert promoted(rung) == [3], "it is better than the one that was let go"
+
+
+def schedules(firsts: int, seconds: int, at: int) -> list[dict[str, Any]]:
+    """Return rates that differ from the start, and again after so many epochs."""
+    return [
+        {"lr": pl.piecewise([(0, first), (at, 10 + second)])}
+        for first in range(firsts)
+        for second in range(seconds)
+    ]
+
+
+def shared_study(configs: list[dict[str, Any]]) -> Rehearsal:
+    """Return a study whose losses are its rates, with trials that wait for promotion left alone."""
+    curves = [[float(setting_at(canonical(c), e)["lr"]) for e in range(27)] for c in configs]
+    trace = table(curves, configs=configs)
+    policy = Asha(eta=3, first=1, drain=False)
+    free = {"save_every_s": 0.0}
+    return Played(trace, policy, share=True, slots=3, cluster=free).run()
+
+
+def test_trials_that_agree_up_to_the_next_rung_go_on_as_one() -> None:
+    state = shared_study(schedules(firsts=9, seconds=3, at=3)).state
+    # Three of nine rates go on to epoch 3, each with its three trials.
+    assert [trial.epoch for trial in state.trials[9:]] == [1] * 18
+    # These part before epoch 9, so they are nine there, and three of them go on; and so on.
+    assert sorted(trial.epoch for trial in state.trials[:9]) == [3] * 6 + [9] * 2 + [27]
+    assert state.epochs_trained == 9 + 3 * 2 + 3 * 6 + 18
+
+
+def test_trials_that_part_late_are_not_left_behind_for_being_few() -> None:
+    state = shared_study(schedules(firsts=2, seconds=9, at=9)).state
+    # Of two rates the better one goes on alone: two are too few for a promotion, eighteen are not.
+    assert [trial.epoch for trial in state.trials[9:]] == [1] * 9
+    # Its nine trials have parted before epoch 27: three of them come there.
+    assert sorted(trial.epoch for trial in state.trials[:9]) == [9] * 6 + [27] * 3
+    assert state.epochs_trained == 2 + 8 + 3 * 18
 
 
 def test_a_trial_without_a_number_is_never_promoted() -> None:

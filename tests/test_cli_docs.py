@@ -15,13 +15,15 @@ import click
 import msgspec
 import pytest
 
+from paceline.api.checkpoints import CheckpointPage, Stray
 from paceline.api.comparison import CompareResult, CompareRow
 from paceline.api.simulation import SimResult
 from paceline.api.studies import StudyList, StudyPage, TrialRow
 from paceline.api.summary import Summary
 from paceline.cli.environment import VARIABLES
 from paceline.cli.main import COMMANDS, commands
-from paceline.machine.glance import Best, CheckpointName, Forecasts, StudyRow
+from paceline.machine.glance import Best, CheckpointName, Forecasts, GroupRow, StudyRow
+from paceline.machine.inventory import CheckpointRow
 from paceline.machine.sharing import Change, NodeRow, Sharing
 
 ROOT = Path(__file__).parents[1]
@@ -38,11 +40,15 @@ OBJECTS: dict[str, type[msgspec.Struct]] = {
     "Forecasts": Forecasts,
     "show": StudyPage,
     "A trial": TrialRow,
+    "A group": GroupRow,
     "best": Best,
     "A checkpoint's name": CheckpointName,
     "tree": Sharing,
     "A node": NodeRow,
     "A change": Change,
+    "checkpoints": CheckpointPage,
+    "A checkpoint": CheckpointRow,
+    "A stray": Stray,
 }
 
 

@@ -220,7 +220,9 @@ def test_a_terminated_study_exits_with_143_and_can_be_resumed(tmp_path: Path) ->
     file.rename(tmp_path / "renamed.py")
     resume = ("resume", "mine", "--store", "mine.db")
     refused(
-        outside(tmp_path, *resume), "study.py, and that is gone", "paceline resume mine STUDY.PY"
+        outside(tmp_path, *resume),
+        "study.py, and that is not here",
+        "paceline resume mine STUDY.PY",
     )
     study_file(tmp_path, "other.py", TRAIN + STUDY.replace("epochs=9", "epochs=8"))
     refused(outside(tmp_path, "resume", "mine", "other.py", "--store", "mine.db"), "another epochs")

@@ -37,6 +37,8 @@ from paceline.worker.trial import name_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from _pytest.mark import ParameterSet
+
     from paceline.core.decisions import Step
     from paceline.core.values import Config
 
@@ -46,16 +48,25 @@ pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="nobody tells
 class Mortal:
     """A study that is killed and taken up again, until it ends."""
 
-    def __init__(self, folder: Path, study: str, trials: int, **place: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        folder: Path,
+        study: str,
+        trials: int,
+        url: str | None = None,
+        **place: Any,  # noqa: ANN401
+    ) -> None:
         self.folder = folder
         self.trials = trials
-        self._store = folder / "runs.db"
+        self._store = url or str(folder / "runs.db")
         self._lives = count()
         self._tags: list[str] = []
         self._environ = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
-            "CRASH_STORE": str(self._store),
+            # Where checkpoints lie if the store is on a server.
+            "HOME": str(folder),
+            "CRASH_STORE": self._store,
             "CRASH_STUDY": study,
             "CRASH_TRIALS": str(trials),
             "CRASH_AT": "",
@@ -101,12 +112,12 @@ class Mortal:
         del self._tags[:]
 
     def log(self) -> list[Step]:
-        with closing(open_store(str(self._store), create=False)) as store:
+        with closing(open_store(self._store, create=False)) as store:
             return list(store.read(NAME)) if NAME in store.studies() else []
 
     def files(self) -> dict[str, Path]:
-        (folder,) = (self.folder / "runs.files").iterdir()
-        return {path.name: path for path in (folder / "checkpoints").iterdir()}
+        (folder,) = (path for path in self.folder.rglob("checkpoints") if path.is_dir())
+        return {path.name: path for path in folder.iterdir()}
 
     def is_sound(self) -> None:
         """Hold the finished study against everything that is promised."""
@@ -179,6 +190,37 @@ def costs_only_unsaved_epochs(log: list[Step]) -> None:
                         del saved[name]
 
 
+def trained_twice(log: list[Step]) -> dict[tuple[bytes, ...], set[int]]:
+    """Return each epoch, by all settings up to it, that more than one attempt has reported."""
+    configs: list[Config] = []
+    leads: dict[int, int] = {}
+    seen: dict[tuple[bytes, ...], set[int]] = {}
+    for step in log:
+        if isinstance(step.event, e.Reported):
+            path = prefix(configs[leads[step.event.attempt]], step.event.epoch)
+            seen.setdefault(path, set()).add(step.event.attempt)
+        for decision in step.decisions:
+            match decision:
+                case d.Open(config=config):
+                    configs.append(config)
+                case d.Launch(attempt=attempt, trial=trial) | d.Amend(attempt=attempt, trial=trial):
+                    leads[attempt] = trial
+    return {path: attempts for path, attempts in seen.items() if len(attempts) > 1}
+
+
+def unsaved_at_death(log: list[Step]) -> dict[int, int]:
+    """Return the attempts that were lost or failed, each with its last safe epoch."""
+    safe: dict[int, int] = {}
+    gone: dict[int, int] = {}
+    for step in log:
+        match step.event:
+            case e.Saved(attempt=attempt, epoch=epoch):
+                safe[attempt] = epoch
+            case e.Ended(attempt=attempt, cause=e.Cause.LOST | e.Cause.FAILED):
+                gone[attempt] = safe.get(attempt, 0)
+    return gone
+
+
 def prefix(config: Config, epochs: int) -> tuple[bytes, ...]:
     return tuple(key(setting_at(config, epoch)) for epoch in range(epochs))
 
@@ -223,10 +265,22 @@ KILLS = 10
 VICTIMS = ("driver", "driver", "worker", "nursery", "all")
 
 
+def slow(*values: object) -> ParameterSet:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
-    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 60))]
+    ("seed", "kind"),
+    [
+        *((seed, "sqlite") for seed in range(10)),
+        *(slow(seed, "sqlite") for seed in range(10, 60)),
+        (1, "postgres"),
+        *(slow(seed, "postgres") for seed in range(2, 20)),
+    ],
 )
-def test_a_study_goes_on_after_ten_deaths_at_random(seed: int, tmp_path: Path) -> None:
+def test_a_study_goes_on_after_ten_deaths_at_random(
+    seed: int, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     rng = random.Random(seed)
     study = ("fifo", "asha", "shared", "fifo", "asked")[seed % 5]
     kills: Counter[str] = Counter()
@@ -235,7 +289,8 @@ def test_a_study_goes_on_after_ten_deaths_at_random(seed: int, tmp_path: Path) -
         if kills.total() >= KILLS:
             break
         (tmp_path / str(number)).mkdir()
-        mortal = Mortal(tmp_path / str(number), study, STUDIES[study]["trials"])
+        url = request.getfixturevalue("cluster").url() if kind == "postgres" else None
+        mortal = Mortal(tmp_path / str(number), study, STUDIES[study]["trials"], url)
         code = -signal.SIGKILL
         while code != 0 and kills.total() < KILLS:
             code = haunted(mortal, rng, kills)
@@ -295,6 +350,46 @@ def parent(pid: int) -> int:
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     return 0
+
+
+# In the trunk, at the branches, in the leaves: so many reports or checkpoints into a worker.
+MOMENTS = [
+    ("in report", "all", 1),
+    ("in report", "worker", 2),
+    ("in report", "driver", 3),
+    ("in report", "nursery", 6),
+    ("before rename", "all", 0),
+    ("after rename", "driver", 1),
+]
+
+
+@pytest.mark.parametrize(("place", "victim", "after"), MOMENTS)
+def test_a_crash_in_a_tree_of_stages_costs_the_running_epochs_and_no_others(
+    place: str, victim: str, after: int, tmp_path: Path
+) -> None:
+    # Nine schedules begin alike, and all of them are known when the first is launched.
+    mortal = Mortal(tmp_path, "shared", 9, at=place, victim=victim, after=after)
+    code = mortal.run()
+    assert mortal.died
+    assert code == (-signal.SIGKILL if victim in ("driver", "all") else 0)
+    assert mortal.run() == 0
+    mortal.nobody_is_left()
+    mortal.is_sound()
+    log = mortal.log()
+    dead = unsaved_at_death(log)
+    for path, attempts in trained_twice(log).items():
+        # One of them trained it first, was alive when somebody died, and had not saved it yet.
+        assert any(dead.get(attempt, len(path)) < len(path) for attempt in attempts), path
+    distinct = {
+        prefix(step.config, epoch)
+        for entries in log
+        for step in entries.decisions
+        if isinstance(step, d.Open)
+        for epoch in range(1, EPOCHS + 1)
+    }
+    reports = [step.event for step in log if isinstance(step.event, e.Reported)]
+    running = sum(len(attempts) - 1 for attempts in trained_twice(log).values())
+    assert len(reports) == len(distinct) + running
 
 
 def test_every_epoch_that_a_study_needs_is_trained_once_where_nobody_dies(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ def test_every_example_runs(path: Path, tmp_path: Path) -> None:
     arguments: list[str] = []
     if "import torch" in path.read_text(encoding="utf-8"):
         pytest.importorskip("torch", reason="the example needs PyTorch")
+    if "from ray" in path.read_text(encoding="utf-8"):
+        pytest.importorskip("ray.tune", reason="the example needs Ray Tune")
     if "fashion_mnist" in path.name:
         arguments = [str(fashion_mnist()), "--quick"]
     done = subprocess.run(
@@ -106,6 +108,12 @@ def test_every_cause_status_and_invariant_is_explained() -> None:
         assert f"| `{status}` |" in architecture
     for check in CHECKS:
         assert f"`{check.__name__}`" in log
+
+
+@pytest.mark.parametrize("name", paceline.__all__)
+def test_every_public_name_is_documented(name: str) -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
+    assert re.search(rf"`(pl\.|paceline\.)?{name}\b", text)
 
 
 def test_every_error_is_explained() -> None:

@@ -12,11 +12,12 @@ import pytest
 
 import paceline as pl
 from cli_kit import log_of
+from paceline.core.decisions import Launch
 from paceline.machine.sharing import sharing_of
 from test_exact_resume import images, linear_model, same, shuffled, torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from paceline.machine.sharing import Sharing
@@ -87,15 +88,19 @@ def with_sklearn(trial: Any) -> None:  # noqa: ANN401
 
 
 def trained(
-    train: Callable[[Any], None], store: str, *, share: bool
+    train: Callable[[Any], None],
+    store: str,
+    name: str,
+    schedules: Sequence[Any] = SCHEDULES,
+    *,
+    share: bool,
 ) -> tuple[Sharing, list[dict[str, Any]]]:
     """Train all schedules, submitted together; return what was shared, and how each ended."""
     # The last epoch is the best, so that its checkpoint is the one that is shown.
     told: dict[str, Any] = {"metric": "epoch", "mode": "max", "epochs": EPOCHS, "slots": 2}
-    name = "together" if share else "apart"
     ends = []
     with pl.Study(train, share=share, name=name, store=store, progress=False, **told) as study:
-        for trial in study.group([(schedule, EPOCHS) for schedule in SCHEDULES]):
+        for trial in study.group([(schedule, EPOCHS) for schedule in schedules]):
             assert trial.checkpoint is not None
             assert trial.checkpoint.epoch == EPOCHS
             ends.append(trial.checkpoint.load())
@@ -105,8 +110,8 @@ def trained(
 @pytest.mark.parametrize("train", [with_torch, with_sklearn])
 def test_who_shares_ends_as_who_trains_alone(train: Callable[[Any], None], tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'studies.db'}"
-    found, ends = trained(train, store, share=True)
-    alone, singles = trained(train, store, share=False)
+    found, ends = trained(train, store, "together", share=True)
+    alone, singles = trained(train, store, "apart", share=False)
     assert (found.epochs_asked, found.epochs_trained) == (24 * EPOCHS, DIFFERENT)
     assert alone.epochs_trained == 24 * EPOCHS
     assert len(ends) == len(singles) == 24
@@ -115,3 +120,23 @@ def test_who_shares_ends_as_who_trains_alone(train: Callable[[Any], None], tmp_p
         assert same(end, single), f"trial {number} ends otherwise where it shares"
     different = {tuple(end["losses"]) for end in ends}
     assert len(different) == 24, "some schedules train the same, so that too little is shown"
+
+
+def test_who_goes_on_from_another_study_ends_as_who_trains_alone(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'studies.db'}"
+    # Half of the second study's paths are the first one's, half leave those after epoch 3.
+    half = [schedule for schedule in SCHEDULES[:8] if schedule["batch"] == 16]
+    trained(with_torch, store, "first", half, share=True)
+    found, ends = trained(with_torch, store, "second", SCHEDULES[:8], share=True)
+    _, singles = trained(with_torch, store, "apart", SCHEDULES[:8], share=False)
+    assert found.adopted == {"first": 4}
+    assert found.epochs_trained < found.epochs_needed
+    launches = [
+        entry
+        for step in log_of(store, "second")
+        for entry in step.decisions
+        if isinstance(entry, Launch)
+    ]
+    assert any(launch.source is not None and launch.source < 0 for launch in launches)
+    for number, (end, single) in enumerate(zip(ends, singles, strict=True)):
+        assert same(end, single), f"trial {number} ends otherwise where it was taken over"

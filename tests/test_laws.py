@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from build import Played, table
 from paceline.core.events import ChangeSlots
 from paceline.core.speedup import SpeedUp
-from paceline.core.values import Budget, Target
+from paceline.core.values import Budget, GroupSpec, Part, Target
 from paceline.engines.loop import run
 from paceline.engines.sim.cluster import Faults
 from paceline.engines.sim.synthetic import Families
 from paceline.engines.sim.traces import Header, Trace
+from paceline.generators.queued import Queued
 from paceline.machine.checks import complaints
 from paceline.machine.replay import replay
 from paceline.testing.picture import picture
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import Step
     from paceline.core.events import AnyEvent
+    from paceline.core.ports import Generator, Policy
     from paceline.machine.machine import Machine
 
 RATES = (0.1, 0.05, 0.01)
@@ -56,6 +58,7 @@ def studies(draw: st.DrawFn) -> dict[str, Any]:
         "seed": draw(st.integers(0, 50)),
         "slots": draw(st.integers(1, 3)),
         "asked": draw(st.booleans()),
+        "needs": draw(st.sampled_from([None, {0.1: 2, 0.05: 0.5}, {0.01: 3, 0.05: 2}])),
         "cluster": {
             "setup_s": draw(st.sampled_from([0.0, 0.3])),
             "save_s": draw(st.sampled_from([0.0, 0.2])),
@@ -78,20 +81,47 @@ def studies(draw: st.DrawFn) -> dict[str, Any]:
                 draw(st.sampled_from([None, 8.0])),
                 draw(st.sampled_from([None, 3])),
             ),
+            "groups": draw(st.sampled_from([(), (), several(2), several(3)])),
         },
     }
+
+
+def several(count: int) -> tuple[GroupSpec, ...]:
+    """Return studies that are driven as one, of which the first has a target of its own."""
+    part = Part("given")
+    return tuple(
+        GroupSpec(
+            name=f"study {at}",
+            policy=part,
+            generator=part,
+            target=None if at else Target(-2.0),
+            trials=3 + at,
+        )
+        for at in range(count)
+    )
 
 
 def made(study: dict[str, Any]) -> Played:
     """Return the study, ready to run."""
     configs = [run.config for run in study["trace"].runs]
+    needs = study["needs"]
+    # The second asks where the first does not, and the other way round.
+    others: list[tuple[Policy, Generator]] = [
+        (
+            ProbePolicy(seed=study["seed"] + at),
+            Queued(configs=configs) if study["asked"] else AskedGenerator(configs=configs),
+        )
+        for at in range(1, len(study["spec"]["groups"]))
+    ]
     return Played(
         study["trace"],
         ProbePolicy(seed=study["seed"]),
+        others=tuple(others),
         slots=study["slots"],
         cluster=study["cluster"],
         allocator=ProbeAllocator(seed=study["seed"]),
         generator=AskedGenerator(configs=configs) if study["asked"] else None,
+        needs=None if needs is None else (lambda setting: needs.get(setting["lr"], 1)),
         **study["spec"],
     )
 

@@ -89,7 +89,8 @@ def test_every_figure_is_drawn_and_nothing_is_wider_than_the_screen(
         " [plot.dataset.figure, plot.querySelectorAll('path.js-line, .point path, .fills path,"
         " .bars path').length])"
     )
-    assert {name for name, marks in drawn if marks} == set(FIGURES)
+    # In this study nothing is shared: that figure says so.
+    assert {name for name, marks in drawn if marks} == set(FIGURES) - {"tree"}
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

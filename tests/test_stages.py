@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 import paceline as pl
 from build import Played, table
 from cli_kit import log_of
+from paceline.api.shipped import trace_named
 from paceline.core.decisions import Drop, Open
 from paceline.core.events import Saved
+from paceline.core.ports import Outcome
 from paceline.core.values import Status
+from paceline.engines.sim.recorded import Recorded
+from paceline.engines.sim.traces import Trace
 from paceline.machine.sharing import sharing_of
-from paceline.plan.saving import due, likely_branches
-from paceline.plan.settings import canonical
+from paceline.plan.saving import SAVE_SHARE, due, likely_branches
+from paceline.plan.settings import canonical, key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,13 +100,59 @@ def test_nine_settings_in_each_of_three_stages_are_819_stages_of_2187(
     assert found.merge_rate == pytest.approx(2187 / 819)
 
 
+@pytest.mark.parametrize("slots", [1, 8])
+def test_the_recorded_stages_are_819_of_2187_too(slots: int) -> None:
+    log: list[Step] = []
+    recorded = pl.Simulation(
+        source="fashion_stages", policy="fifo", slots=slots, share=True, save_every_s=0.0
+    )
+    recorded.run(remember=log.extend)
+    found = sharing_of(log)
+    # Three epochs a stage.
+    assert (found.trials, found.epochs_asked) == (729, 3 * 2187)
+    assert found.epochs_trained == found.epochs_needed == 3 * 819
+
+
+def test_recorded_stages_have_the_same_values_together_and_apart() -> None:
+    trace = trace_named("fashion_stages")
+    told = {key(run.config): list(run.values) for run in trace.runs}
+    study = Played(Trace(trace.header, trace.runs[::9]), share=True, slots=4, cluster=FREE).run()
+    for trial in study.state.trials:
+        assert list(trial.metric("accuracy")) == told[key(trial.config)]
+
+
+def test_a_recorded_trial_may_be_forked_where_stages_end_and_nowhere_else() -> None:
+    trace = trace_named("fashion_stages")
+    workload = Recorded(trace, share=True)
+    rest = {"dropout": 0.0, "momentum": 0.9, "width": 64}
+    state = workload.begin({})
+    for epoch in range(3):
+        outcome = workload.advance(state, canonical({**rest, "lr": 0.1}))
+        assert isinstance(outcome, Outcome)
+        state = outcome.state
+        if epoch < 2:
+            with pytest.raises(pl.SpecError, match=f"never recorded epoch {epoch + 2}"):
+                workload.advance(state, canonical({**rest, "lr": 0.01}))
+    (other,) = (
+        run.values[3]
+        for run in trace.runs
+        if run.config["lr"] == {"piecewise": [[0, 0.1], [3, 0.01]]}
+    )
+    forked = workload.advance(state, canonical({**rest, "lr": 0.01}))
+    assert isinstance(forked, Outcome)
+    assert forked.metrics == {"accuracy": other}
+
+
 @pytest.mark.parametrize("slots", [1, 8, 64])
-def test_with_costs_slot_time_is_within_a_tenth_of_the_limit(slots: int) -> None:
+@pytest.mark.parametrize(("setup", "save", "restore"), [(2.0, 0.1, 0.2), (5.0, 0.5, 1.0)])
+def test_with_costs_slot_time_is_within_a_tenth_of_the_limit(
+    setup: float, save: float, restore: float, slots: int
+) -> None:
     costs: dict[str, Any] = {
-        "setup_s": 2.0,
-        "save_s": 0.1,
-        "restore_s": 0.2,
-        "save_every_s": 2.0,
+        "setup_s": setup,
+        "save_s": save,
+        "restore_s": restore,
+        "save_every_s": SAVE_SHARE * save,
     }
     played = on_stages(10, slots, **costs)
     limit = sharing_of(played.steps).epochs_needed * 7.0

@@ -22,8 +22,9 @@ from paceline.core.errors import LogError, StoreError, StudyNotFound
 from paceline.core.events import AnyEvent, ChangeSlots, Resumed
 from paceline.core.values import LEVELS, Forecast, StudySpec
 from paceline.store import MemoryStore, open_store
-from paceline.store.sql import CHUNK, GROUP, SqlStore
+from paceline.store.sql import GROUP, SqlStore
 from paceline.store.sqlite import SqliteFile
+from paceline.store.tables import CHUNK
 from paceline.testing.stores import DurableStoreContract, StoreContract, numbered, sample_log
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def test_a_relative_path_starts_at_the_working_directory(
     ("url", "named"),
     [
         ("mysql://host/db", "'mysql'"),
-        ("postgresql://host/db", "'postgresql'"),
+        ("postgres://me:secret@host/db", "'postgres'"),
         ("runs", "'runs'"),
         ("", "''"),
         ("sqlite://runs.db", "'sqlite://runs.db'"),
@@ -204,9 +205,9 @@ def test_an_address_that_names_no_store_is_told_what_is_allowed(url: str, named:
     with pytest.raises(StoreError) as caught:
         open_store(url, create=True)
     assert str(caught.value) == (
-        f"{'the scheme ' if 'sql:' in url else ''}{named} names no store: "
+        f"{'the scheme ' if 'host' in url else ''}{named} names no store: "
         "give a path that ends in .db or .sqlite, sqlite:///relative.db, "
-        "sqlite:////absolute/path.db, or memory:."
+        "sqlite:////absolute/path.db, postgresql://user@host/database, or memory:."
     )
 
 
@@ -243,7 +244,7 @@ def _foreign(path: Path) -> None:
     [
         (
             _newer,
-            "is a store of version 7, and this Paceline reads version 1: "
+            "is a store of version 7, and this Paceline reads versions up to 1: "
             "upgrade Paceline to open it.",
         ),
         (

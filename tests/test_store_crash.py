@@ -1,6 +1,6 @@
 """Stores among real processes: killed writers, torn files, readers and writers side by side.
 
-Run as a program, this file is the other process: `python test_store_crash.py PROGRAM PATH …`. The
+Run as a program, this file is the other process: `python test_store_crash.py PROGRAM URL …`. The
 two talk by lines on pipes, so nothing here waits for a clock.
 """
 
@@ -67,27 +67,27 @@ def die(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def write(path: str, study: str, size: str = str(BATCH), lazy: str = "") -> None:
+def write(url: str, study: str, size: str = str(BATCH), lazy: str = "") -> None:
     """Append batch after batch until killed, and tell after each how many steps there are."""
-    store = open_store(path, create=True, lazy=bool(lazy))
+    store = open_store(url, create=True, lazy=bool(lazy))
     for start in count(step=int(size)):
         store.append(study, log_of(start + int(size))[start:])
         say(start + int(size))
 
 
-def write_some(path: str, study: str, batches: str) -> None:
+def write_some(url: str, study: str, batches: str) -> None:
     """Append so many batches, together with others who do the same."""
     say("ready")
     hear()
     log = log_of(int(batches) * BATCH)
-    with closing(open_store(path, create=True)) as store:
+    with closing(open_store(url, create=True)) as store:
         for start in range(0, len(log), BATCH):
             store.append(study, log[start : start + BATCH])
 
 
-def write_until_told(path: str, study: str) -> None:
+def write_until_told(url: str, study: str) -> None:
     """Append batch after batch until the store's inbox says stop, and tell how many there are."""
-    with closing(open_store(path, create=True)) as store:
+    with closing(open_store(url, create=True)) as store:
         log: list[Step] = []
         while not store.inbox(study):
             log = log_of(len(log) + BATCH)
@@ -97,12 +97,12 @@ def write_until_told(path: str, study: str) -> None:
     say(len(log))
 
 
-def die_at(path: str, study: str, place: str, size: str) -> None:
-    """Append one batch, and be killed at a named place in the second."""
-    with closing(open_store(path, create=True)) as store:
+def die_at(url: str, study: str, moment: str, size: str) -> None:
+    """Append one batch, and be killed at a named moment of the second."""
+    with closing(open_store(url, create=True)) as store:
         log = log_of(2 * int(size))
         store.append(study, log[: int(size)])
-        PLACES[place]()
+        MOMENTS[moment]()
         store.append(study, log[int(size) :])
         die()
 
@@ -133,9 +133,9 @@ def _die_after(statements: int) -> None:
     event.listen(Engine, "commit", one_more)
 
 
-def hold(path: str, study: str) -> None:
+def hold(url: str, study: str) -> None:
     """Be a study's living writer, with a child that outlives it."""
-    store = open_store(path, create=True)
+    store = open_store(url, create=True)
     store.append(study, log_of(1))
     if os.fork() == 0:
         say("the child is there")
@@ -177,8 +177,8 @@ def _listen(name: str, word: str) -> Callable[[], None]:
     return lambda: event.listen(Engine, name, on_statement)
 
 
-PLACES: dict[str, Callable[[], None]] = {
-    "at the begin": _listen("before_cursor_execute", "BEGIN IMMEDIATE"),
+MOMENTS: dict[str, Callable[[], None]] = {
+    "at the begin": lambda: event.listen(Engine, "begin", die),
     "before the rows": _listen("before_cursor_execute", "INSERT INTO paceline_steps"),
     "after the rows": _listen("after_cursor_execute", "INSERT INTO paceline_steps"),
     "before the commit": lambda: event.listen(Engine, "commit", die),
@@ -229,52 +229,76 @@ def until_waiting(process: subprocess.Popen[str]) -> None:
         assert process.poll() is None, errors(process)
 
 
-def whole_prefix(path: Path, study: str) -> int:
-    """Return how many steps the log has; they must be the first ones, and the file sound."""
-    with closing(open_store(str(path), create=True)) as store:
-        steps = list(store.read(study)) if study in store.studies() else []
-    assert steps == log_of(len(steps))
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    return len(steps)
+class Place:
+    """Where a store is, and whether all is well there."""
+
+    def __init__(self, url: str, path: Path | None = None) -> None:
+        self.url = url
+        # Of a file.
+        self._path = path
+
+    def whole_prefix(self, study: str) -> int:
+        """Return how many steps the log has; they must be the first ones, and the file sound."""
+        with closing(open_store(self.url, create=True)) as store:
+            steps = list(store.read(study)) if study in store.studies() else []
+        assert steps == log_of(len(steps))
+        if self._path is not None:
+            with closing(sqlite3.connect(self._path)) as connection:
+                assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return len(steps)
+
+    def goes_on(self, study: str, length: int) -> None:
+        """Append to a log of this length, as a driver that takes the study up again."""
+        log = log_of(length + 10)
+        with closing(open_store(self.url, create=True)) as store:
+            store.append(study, log[length:])
+            assert list(store.read(study)) == log
+        self.is_tidy(study)
+
+    def is_tidy(self, study: str) -> None:
+        """See that no writer has left anything behind."""
+        if self._path is not None:
+            assert os.listdir(self._path.parent) == [self._path.name]
+        with closing(open_store(self.url, create=False)) as store:
+            assert store.holder(study) is None
 
 
-def goes_on(path: Path, study: str, length: int) -> None:
-    """Append to a log of this length, as a driver that takes the study up again."""
-    log = log_of(length + 10)
-    with closing(open_store(str(path), create=True)) as store:
-        store.append(study, log[length:])
-        assert list(store.read(study)) == log
-    assert os.listdir(path.parent) == [path.name]
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty place of each kind."""
+    if request.param == "postgres":
+        return Place(request.getfixturevalue("cluster").url())
+    return file_at(tmp_path / "runs.db")
+
+
+def file_at(path: Path) -> Place:
+    """Return the place of a file."""
+    return Place(str(path), path)
 
 
 @pytest.mark.parametrize("batches", [1, 2, 5, 13])
-def test_a_killed_writer_leaves_every_batch_it_was_told_is_safe(
-    tmp_path: Path, batches: int
-) -> None:
-    path = tmp_path / "runs.db"
-    with other(write, path, "study") as writer:
+def test_a_killed_writer_leaves_every_batch_it_was_told_is_safe(place: Place, batches: int) -> None:
+    with other(write, place.url, "study") as writer:
         told = [int(heard(writer)) for _ in range(batches)]
         # Wherever it is now: the next batches are on their way.
         writer.kill()
-    length = whole_prefix(path, "study")
+    length = place.whole_prefix("study")
     assert length >= told[-1] == batches * BATCH
     assert length % BATCH == 0
-    goes_on(path, "study", length)
+    place.goes_on("study", length)
 
 
 @pytest.mark.parametrize(
-    ("place", "size"),
+    ("moment", "size"),
     # The large ones outgrow SQLite's cache, so that part of them is in the file before the commit.
-    [*((place, BATCH) for place in PLACES), ("after the rows", 10_000)],
+    [*((moment, BATCH) for moment in MOMENTS), ("after the rows", 10_000)],
 )
-def test_a_batch_is_there_whole_or_not_at_all(tmp_path: Path, place: str, size: int) -> None:
-    path = tmp_path / "runs.db"
-    with other(die_at, path, "study", place, size) as writer:
+def test_a_batch_is_there_whole_or_not_at_all(place: Place, moment: str, size: int) -> None:
+    with other(die_at, place.url, "study", moment, size) as writer:
         assert writer.wait() == -signal.SIGKILL, errors(writer)
-    length = 2 * size if place == "after the commit" else size
-    assert whole_prefix(path, "study") == length
-    goes_on(path, "study", length)
+    length = 2 * size if moment == "after the commit" else size
+    assert place.whole_prefix("study") == length
+    place.goes_on("study", length)
 
 
 def test_a_torn_tail_leaves_whole_batches(tmp_path: Path) -> None:
@@ -290,24 +314,23 @@ def test_a_torn_tail_leaves_whole_batches(tmp_path: Path) -> None:
         shutil.copy(path, torn)
         # The disk kept the first bytes of what was written last, and then something else.
         torn.with_name("runs.db-wal").write_bytes(wal[:cut] + bytes(len(wal) - cut))
-        lengths.append(whole_prefix(torn, "study"))
-        goes_on(torn, "study", lengths[-1])
+        lengths.append(file_at(torn).whole_prefix("study"))
+        file_at(torn).goes_on("study", lengths[-1])
         shutil.rmtree(torn.parent)
     assert lengths == sorted(lengths)
     assert all(length % BATCH == 0 for length in lengths)
     assert len(set(lengths)) >= 4
 
 
-def test_a_killed_lazy_writer_leaves_whole_groups(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    with other(write, path, "study", GROUP // 2, "lazy") as writer:
+def test_a_killed_lazy_writer_leaves_whole_groups(place: Place) -> None:
+    with other(write, place.url, "study", GROUP // 2, "lazy") as writer:
         while int(heard(writer)) < 2 * GROUP + GROUP // 2:
             pass
         writer.kill()
-    length = whole_prefix(path, "study")
+    length = place.whole_prefix("study")
     assert length >= 2 * GROUP
     assert length % GROUP == 0
-    goes_on(path, "study", length)
+    place.goes_on("study", length)
 
 
 def test_a_store_whose_making_was_cut_short_is_made_by_the_next(tmp_path: Path) -> None:
@@ -316,16 +339,16 @@ def test_a_store_whose_making_was_cut_short_is_made_by_the_next(tmp_path: Path) 
     places = list(tmp_path.iterdir())
     assert len(places) > 5
     for place in places:
-        goes_on(place / "runs.db", "study", 0)
+        file_at(place / "runs.db").goes_on("study", 0)
 
 
-def test_a_study_is_free_when_its_writer_was_killed(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    with other(hold, path, "study") as writer:
+def test_a_study_is_free_when_its_writer_was_killed(place: Place) -> None:
+    with other(hold, place.url, "study") as writer:
         assert heard(writer) == "the child is there"
-        with closing(open_store(str(path), create=False)) as store:
+        with closing(open_store(place.url, create=False)) as store:
             log = log_of(2)
-            with pytest.raises(StoreError, match=f"'study' .* by process {writer.pid}: wait"):
+            written = f"'study' .* by process {writer.pid}( on .*)?: wait"
+            with pytest.raises(StoreError, match=written):
                 store.append("study", log[1:])
             writer.kill()
             writer.wait()
@@ -336,12 +359,12 @@ def test_a_study_is_free_when_its_writer_was_killed(tmp_path: Path) -> None:
         assert heard(writer) == "the child is gone"
 
 
-def test_writers_of_different_studies_work_side_by_side(tmp_path: Path) -> None:
-    path, names = tmp_path / "runs.db", ["a", "b", "c"]
+def test_writers_of_different_studies_work_side_by_side(place: Place) -> None:
+    names = ["a", "b", "c"]
     with (
-        other(write_some, path, "a", 60) as first,
-        other(write_some, path, "b", 60) as second,
-        other(write_some, path, "c", 60) as third,
+        other(write_some, place.url, "a", 60) as first,
+        other(write_some, place.url, "b", 60) as second,
+        other(write_some, place.url, "c", 60) as third,
     ):
         writers = [first, second, third]
         for writer in writers:
@@ -351,7 +374,7 @@ def test_writers_of_different_studies_work_side_by_side(tmp_path: Path) -> None:
             tell(writer)
         for writer in writers:
             assert writer.wait() == 0, errors(writer)
-    assert [whole_prefix(path, name) for name in names] == [60 * BATCH] * 3
+    assert [place.whole_prefix(name) for name in names] == [60 * BATCH] * 3
 
 
 @needs_locks
@@ -368,7 +391,7 @@ def test_a_store_that_two_make_at_once_is_made_once(tmp_path: Path) -> None:
         making.close()
         for writer in (first, second):
             assert writer.wait() == 0, errors(writer)
-    assert [whole_prefix(path, name) for name in "ab"] == [BATCH] * 2
+    assert [file_at(path).whole_prefix(name) for name in "ab"] == [BATCH] * 2
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT version FROM paceline_store").fetchall() == [(1,)]
 
@@ -388,12 +411,11 @@ def test_a_claim_on_a_file_that_its_last_holder_removed_is_taken_again(tmp_path:
     assert os.listdir(tmp_path) == []
 
 
-def test_of_many_who_begin_one_study_at_once_one_writes_it(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
+def test_of_many_who_begin_one_study_at_once_one_writes_it(place: Place) -> None:
     with (
-        other(write_some, path, "study", 5) as first,
-        other(write_some, path, "study", 5) as second,
-        other(write_some, path, "study", 5) as third,
+        other(write_some, place.url, "study", 5) as first,
+        other(write_some, place.url, "study", 5) as second,
+        other(write_some, place.url, "study", 5) as third,
     ):
         writers = [first, second, third]
         for writer in writers:
@@ -406,7 +428,7 @@ def test_of_many_who_begin_one_study_at_once_one_writes_it(tmp_path: Path) -> No
         # Refused while the winner wrote, or because the log had begun when it had ended.
         refused = "is being written by" in complaint or "goes on with entry" in complaint
         assert code == 0 or refused, complaint
-    assert whole_prefix(path, "study") == 5 * BATCH
+    assert place.whole_prefix("study") == 5 * BATCH
 
 
 def test_a_claim_that_comes_and_goes_has_one_holder_at_a_time(tmp_path: Path) -> None:
@@ -421,12 +443,11 @@ def test_a_claim_that_comes_and_goes_has_one_holder_at_a_time(tmp_path: Path) ->
     assert os.listdir(tmp_path) == []
 
 
-def test_a_reader_follows_a_living_writer_and_can_tell_it_to_stop(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    with other(write_until_told, path, "study") as writer:
+def test_a_reader_follows_a_living_writer_and_can_tell_it_to_stop(place: Place) -> None:
+    with other(write_until_told, place.url, "study") as writer:
         assert heard(writer) == "begun"
         seen: list[Step] = []
-        with closing(open_store(str(path), create=False)) as store:
+        with closing(open_store(place.url, create=False)) as store:
             while len(seen) < 100 * BATCH:
                 seen += store.read("study", seen[-1].number if seen else -1)
                 assert writer.poll() is None, errors(writer)
@@ -440,7 +461,7 @@ def test_a_reader_follows_a_living_writer_and_can_tell_it_to_stop(tmp_path: Path
             assert seen == log_of(length)
             stood = [seen[0], *standing]
             assert stood == seen[: len(stood)]
-    assert os.listdir(tmp_path) == ["runs.db"]
+    place.is_tidy("study")
 
 
 if __name__ == "__main__":

@@ -207,6 +207,28 @@ def test_a_trial_that_grows_and_shrinks_trains_as_one_that_does_not(tmp_path: Pa
     assert same(last["kept"], by_hand_kept)
 
 
+def test_a_trial_whose_later_epochs_need_two_slots_is_the_same_to_the_last_bit(
+    tmp_path: Path,
+) -> None:
+    result = pl.tune(
+        train,
+        space={"lr": LR, "size": pl.piecewise([(0, 1), (4, 2)])},
+        metric="loss",
+        mode="min",
+        epochs=EPOCHS,
+        policy="fifo",
+        generator="grid",
+        slots="cpu:2",
+        curves="last",
+        needs=lambda setting: setting["size"],
+        files=tmp_path / "study",
+    )
+    started = [(launch.start, launch.goal, launch.width) for launch in launches(result)]
+    assert started == [(0, 4, 1.0), (4, EPOCHS, 2.0)]
+    last = container.read(tmp_path / "study" / "checkpoints" / f"1-{EPOCHS}.ckpt")
+    assert same(last["kept"], by_hand(tmp_path / "hand", started)["kept"])
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_processes_share_each_batch_of_the_same_order_and_their_weights_make_it_whole(
     size: int,

@@ -71,13 +71,13 @@ def startup(order: Order) -> dict[str, Any]:
         if state.reports and not seen:
             seen.append(time.monotonic())
 
-    _study(order).run(watch)
+    study(order).run(watch)
     return {"seconds": seen[0] - order.started}
 
 
 def reports(order: Order) -> dict[str, Any]:
     """Let a few trials report over and over."""
-    _study(order).run()
+    study(order).run()
     took = since_begun(order.folder, time.monotonic())
     return {"per_s": order.trials * order.epochs / took}
 
@@ -92,14 +92,14 @@ def trials(order: Order) -> dict[str, Any]:
         ended += sum(type(step.event) is Ended for step in steps)
         memory.finished(ended)
 
-    _study(order).run(watch)
+    study(order).run(watch)
     took = since_begun(order.folder, time.monotonic())
     return {"per_s": order.trials / took, "bytes_per_trial": memory.per_trial()}
 
 
 def pauses(order: Order) -> dict[str, Any]:
     """Let trials take turns on a single slot."""
-    result = _study(order, policy="benchmarks.local.ours:Turns", slots=1).run()
+    result = study(order, policy="benchmarks.local.ours:Turns", slots=1).run()
     saves = [step.event.seconds for step in result.log if isinstance(step.event, Saved)]
     marks = Marks(order.folder).read()
     # What lies between report and release includes saving, which is a user's own at the peers.
@@ -109,14 +109,15 @@ def pauses(order: Order) -> dict[str, Any]:
 def deadline(order: Order) -> dict[str, Any]:
     """Run slow trials against a deadline."""
     began = time.monotonic()
-    result = _study(order, deadline=order.deadline_s).run()
+    result = study(order, deadline=order.deadline_s).run()
     ended = time.monotonic()
     best = result.best
     kept = None if best is None or best.checkpoint is None else best.checkpoint.load()["state"]
     return kept_to(order, (began, ended), kept)
 
 
-def _study(order: Order, **changes: Any) -> pl.Study:  # noqa: ANN401
+def study(order: Order, **changes: Any) -> pl.Study:  # noqa: ANN401
+    """Return a study of the common work."""
     options: dict[str, Any] = {
         "space": {"x": pl.uniform(1.0, 2.0)},
         "metric": METRIC,

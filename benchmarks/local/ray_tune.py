@@ -4,7 +4,7 @@ Results are kept as it keeps them by default, less what is only for reading alon
 loggers the JSON one alone, nothing printed, no dashboard.
 """
 
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
+# mypy: disable-error-code="import-not-found, import-untyped, misc, no-untyped-call"
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ from benchmarks.local.work import (
 
 os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
 
-import ray
-from ray import tune
 from ray.tune.logger import JsonLoggerCallback
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+import ray
+from ray import tune
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,14 +74,14 @@ class Turns(FIFOScheduler):
 
 def pauses(order: Order) -> dict[str, Any]:
     """Let trials take turns on a single slot, which is all cores that Ray knows of."""
-    _run(order, cores=SLOTS, scheduler=Turns(order.epochs))
+    run(order, cores=SLOTS, scheduler=Turns(order.epochs))
     return {"handovers_s": handovers(Marks(order.folder).read(), order.epochs)}
 
 
 def deadline(order: Order) -> dict[str, Any]:
     """Run slow trials against a time budget."""
     began = time.monotonic()
-    _, results = _run(order, time_budget_s=order.deadline_s)
+    _, results = run(order, time_budget_s=order.deadline_s)
     ended = time.monotonic()
     try:
         checkpoint = results.get_best_result(METRIC, "min").checkpoint
@@ -90,7 +91,8 @@ def deadline(order: Order) -> dict[str, Any]:
     return kept_to(order, (began, ended), kept)
 
 
-def _run(order: Order, cores: int = 1, **more: Any) -> tuple[Counted, Any]:  # noqa: ANN401
+def run(order: Order, cores: int = 1, **more: Any) -> tuple[Counted, Any]:  # noqa: ANN401
+    """Run the trials of an order, on the cluster that is there or on a new one."""
     if not ray.is_initialized():
         ray.init(num_cpus=SLOTS, include_dashboard=False, log_to_driver=False)
     count = Counted(order.trials)
@@ -136,7 +138,7 @@ def _train(order: Order) -> Callable[[dict[str, Any]], None]:
     return train
 
 
-TASKS = {**counted(_run), "pauses": pauses, "deadline": deadline}
+TASKS = {**counted(run), "pauses": pauses, "deadline": deadline}
 
 if __name__ == "__main__":
     serve(TASKS, {name: version(name) for name in ("ray", "pyarrow")})

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paceline import integrations as integrations
+    from paceline.api.joining import together
     from paceline.api.results import Result, SavedCheckpoint, TrialResult
+    from paceline.api.searching import Search
     from paceline.api.simulation import SimResult, Simulation
     from paceline.api.study import Study, tune
+    from paceline.api.tune_scheduler import tune_scheduler
     from paceline.core.errors import (
         BrokenInvariant,
         CheckpointError,
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     )
     from paceline.core.space import choice, grid, lograndint, loguniform, quniform, randint, uniform
     from paceline.core.values import Part
+    from paceline.engines.ray.wanted import Ray
     from paceline.engines.sim.traces import Trace, read_trace, write_trace
     from paceline.plan.schedules import (
         cosine,
@@ -48,8 +52,10 @@ _HOMES = {
     "LogError": "paceline.core.errors",
     "PacelineError": "paceline.core.errors",
     "Part": "paceline.core.values",
+    "Ray": "paceline.engines.ray.wanted",
     "Result": "paceline.api.results",
     "SavedCheckpoint": "paceline.api.results",
+    "Search": "paceline.api.searching",
     "SimResult": "paceline.api.simulation",
     "Simulation": "paceline.api.simulation",
     "SpecError": "paceline.core.errors",
@@ -79,7 +85,9 @@ _HOMES = {
     "report": "paceline.worker.ray_style",
     "smooth": "paceline.plan.schedules",
     "step_decay": "paceline.plan.schedules",
+    "together": "paceline.api.joining",
     "tune": "paceline.api.study",
+    "tune_scheduler": "paceline.api.tune_scheduler",
     "uniform": "paceline.core.space",
     "warmup": "paceline.plan.schedules",
     "write_trace": "paceline.engines.sim.traces",
@@ -92,8 +100,10 @@ __all__ = [
     "LogError",
     "PacelineError",
     "Part",
+    "Ray",
     "Result",
     "SavedCheckpoint",
+    "Search",
     "SimResult",
     "Simulation",
     "SpecError",
@@ -123,7 +133,9 @@ __all__ = [
     "report",
     "smooth",
     "step_decay",
+    "together",
     "tune",
+    "tune_scheduler",
     "uniform",
     "warmup",
     "write_trace",

@@ -1,6 +1,7 @@
 """Every trial gets the same width, from its start to its end.
 
-Rule: width = span where trials may span several slots, 1/pack where several share one, else 1.
+Rule: width = span where trials may span several slots, 1/pack where several share one, else 1; and
+no less than the trial needs.
 """
 
 from __future__ import annotations
@@ -26,4 +27,5 @@ class Fixed:
         if asking is None:
             return {}
         spec = study.spec
-        return {asking.trial: float(spec.span) if spec.span > 1 else 1.0 / spec.pack}
+        width = float(spec.span) if spec.span > 1 else 1.0 / spec.pack
+        return {asking.trial: max(width, asking.least)}

@@ -47,8 +47,9 @@ class FluidStatic:
         crowded = demands.coming or len(everybody) > study.capacity
         vessel = self._vessel(demands, study, crowded=crowded)
         if demands.coming:
-            return vessel.least
-        return fill(self._works(everybody, study), vessel)[0] or vessel.least
+            return max(vessel.least, asking.least)
+        widths = fill(self._works(everybody, study), vessel, _needs(everybody))
+        return widths[0] or max(vessel.least, asking.least)
 
     def _vessel(self, demands: Demands, study: StudyView, *, crowded: bool) -> Vessel:
         """Return the slots there are; a crowd shares them only where that trains more in all."""
@@ -70,9 +71,10 @@ class Fluid(FluidStatic):
             return super().place(demands, study)
         running = list(demands.running())
         waiting = _first(demands, study, len(running))
-        works = self._works([*running, *waiting], study)
+        works, needs = self._works([*running, *waiting], study), _needs([*running, *waiting])
         if demands.coming:
             works.append(sum(works) / len(works))  # the next one should be like the others
+            needs.append(0.0)
         crowded = len(works) > study.capacity
         vessel = self._vessel(demands, study, crowded=crowded)
         held = [demand.width for demand in running]
@@ -80,7 +82,7 @@ class Fluid(FluidStatic):
             return {}  # slots went away, or are shared no more: who runs comes to its goal
         if crowded and not demands.measured(1.0 / study.spec.pack):
             return _experiment(running, study.spec.pack)
-        widths = fill(works, vessel)[: len(running)]
+        widths = fill(works, vessel, needs)[: len(running)]
         alone = len(works) == len(running)
         kept = deal(works, held, vessel) if alone else held
         sooner = _SOONER * last(works[: len(running)], widths, vessel)
@@ -128,8 +130,13 @@ class Confidence(Fluid):
 
 def _experiment(running: list[Demand], pack: int) -> dict[TrialId, float]:
     """Return who shares the one slot on which sharing is measured: those with least to lose."""
-    shortest = sorted(running, key=lambda demand: (demand.work, demand.trial))[:pack]
+    small = [demand for demand in running if demand.least <= 1.0 / pack]
+    shortest = sorted(small, key=lambda demand: (demand.work, demand.trial))[:pack]
     return {demand.trial: 1.0 / pack for demand in shortest}
+
+
+def _needs(demands: list[Demand]) -> list[float]:
+    return [demand.least for demand in demands]
 
 
 def _first(demands: Demands, study: StudyView, running: int) -> list[Demand]:

@@ -1,10 +1,11 @@
 """Leaders: a slot each, and what is left over to the best: HyperSched's three ways.
 
-Rule: everybody has one slot; the L left over are dealt to trials in order of their last loss, up
-to `span` each. `Uniform` deals them one at a time from the best, round by round; `Top` gives the
-best all it can hold; `Softmax` shares by exp(-loss), in units of the losses' spread, and rounds
-down. HyperSched: Liaw et al., SoCC 2019. There the softmax is of the metric as it is, which says
-nothing for a metric that runs from 0 to 1 and everything for one in the hundreds; hence the unit.
+Rule: everybody has one slot, or what it needs; the L left over are dealt to trials in order of
+their last loss, up to `span` each. `Uniform` deals them one at a time from the best, round by
+round; `Top` gives the best all it can hold; `Softmax` shares by exp(-loss), in units of the losses'
+spread, and rounds down. HyperSched: Liaw et al., SoCC 2019. There the softmax is of the metric as
+it is, which says nothing for a metric that runs from 0 to 1 and everything for one in the hundreds;
+hence the unit.
 """
 
 from __future__ import annotations
@@ -31,17 +32,21 @@ class Uniform:
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
         asking = demands.asking
         if asking is not None and demands.coming:
-            return {asking.trial: 1.0}
-        running = [demand.trial for demand in demands.running()]
-        asked = running if asking is None else [asking.trial]
-        waiting = [demand.trial for demand in islice(demands.waiting(), study.capacity)]
-        everybody = {*running, *waiting, *asked}
-        ranked = sorted(everybody, key=lambda trial: (study.trials[trial].loss, trial))
-        left = max(0, study.capacity - len(ranked) - demands.coming)
-        cap = min(study.spec.span, study.capacity) - 1
-        extra = self._share(left, [study.trials[trial].loss for trial in ranked], cap)
-        widths = {trial: 1.0 + more for trial, more in zip(ranked, extra, strict=True)}
-        return {trial: widths[trial] for trial in asked}
+            return {asking.trial: max(1.0, asking.least)}
+        running = list(demands.running())
+        asked = running if asking is None else [asking]
+        waiting = islice(demands.waiting(), study.capacity)
+        least = {each.trial: max(1.0, each.least) for each in (*running, *waiting, *asked)}
+        ranked = sorted(least, key=lambda trial: (study.trials[trial].loss, trial))
+        left = max(0, study.capacity - int(sum(least.values())) - demands.coming)
+        span = float(min(study.spec.span, study.capacity))
+        extra = self._share(left, [study.trials[trial].loss for trial in ranked], int(span) - 1)
+        more = dict(zip(ranked, extra, strict=True))
+        # One that needs more than a slot has had that much of its share.
+        return {
+            each.trial: max(least[each.trial], min(least[each.trial] + more[each.trial], span))
+            for each in asked
+        }
 
     def _share(self, left: int, losses: list[float], cap: int) -> list[int]:
         """Return what each gets beside its one slot, best first."""

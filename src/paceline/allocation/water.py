@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _FASTER = 1.02
 
 
+# Shares are sums of 1/c: what is less than this is nothing.
+_DUST = 1e-9
+
+
 class Vessel(NamedTuple):
     """What there is to fill: slots, and how far one may be split or joined."""
 
@@ -28,37 +32,32 @@ class Vessel(NamedTuple):
     span: int
     speed: Callable[[float], float]
 
-    @property
-    def pack(self) -> int:
-        """How many may share a slot."""
-        return max(1, round(1.0 / self.least))
-
     def used(self, widths: Sequence[float]) -> int:
-        """Return the slots that these widths take: shares are put together, `pack` to a slot."""
+        """Return the slots that these widths take: shares are put together."""
         whole = sum(int(width) for width in widths if width >= 1.0)
-        shares = sum(0.0 < width < 1.0 for width in widths)
-        return whole + -(-shares // self.pack)
+        return whole + _slots(sum(width for width in widths if width < 1.0))
 
 
-def fill(works: Sequence[float], vessel: Vessel) -> list[float]:
-    """Return a width for each work, in order; 0 has to wait.
+def fill(works: Sequence[float], vessel: Vessel, needs: Sequence[float] = ()) -> list[float]:
+    """Return a width for each work, in order, no less than its need; 0 has to wait.
 
     >>> fill([30, 1, 1, 8], Vessel(slots=5, least=0.5, span=4, speed=lambda width: width))
     [3.0, 0.5, 0.5, 1.0]
     """
     total = math.fsum(works)
     widths = [0.0] * len(works)
-    whole = shares = 0
+    leasts = [max(vessel.least, need) for need in needs or widths]
+    whole, shares = 0, 0.0
     for at in sorted(range(len(works)), key=lambda at: (-works[at], at)):
         fair = math.floor(works[at] / total * vessel.slots + 1e-9) if total > 0 else 0
-        width = min(max(float(fair), vessel.least), float(vessel.span))
-        more = (whole + int(width), shares) if width >= 1.0 else (whole, shares + 1)
-        if more[0] + -(-more[1] // vessel.pack) > vessel.slots:
+        width = max(min(float(fair), float(vessel.span)), leasts[at])
+        more = (whole + int(width), shares) if width >= 1.0 else (whole, shares + width)
+        if more[0] + _slots(more[1]) > vessel.slots:
             continue  # a shorter one may still find a share of a slot
         whole, shares = more
         widths[at] = width
     filled = deal(works, widths, vessel)
-    whole_each = [max(1.0, vessel.least)] * len(works)
+    whole_each = [max(1.0, least) for least in leasts]
     if vessel.used(whole_each) > vessel.slots:
         return filled
     # The rule rounds down: where everybody can have a slot, dealing from there may end sooner.
@@ -70,7 +69,7 @@ def deal(works: Sequence[float], widths: Sequence[float], vessel: Vessel) -> lis
     """Return the widths with what is left over given to those who would be last, step by step."""
     dealt = list(widths)
     whole = sum(int(width) for width in dealt if width >= 1.0)
-    shares = sum(0.0 < width < 1.0 for width in dealt)
+    shares = sum(width for width in dealt if width < 1.0)
     queue = [
         (-works[at] / vessel.speed(width), at)
         for at, width in enumerate(dealt)
@@ -81,8 +80,8 @@ def deal(works: Sequence[float], widths: Sequence[float], vessel: Vessel) -> lis
         _, at = heappop(queue)
         width = dealt[at]
         wider = 1.0 if width < 1.0 else width + 1.0
-        more = (whole + 1, shares - (width < 1.0))
-        if more[0] + -(-more[1] // vessel.pack) > vessel.slots:
+        more = (whole + 1, shares - (width if width < 1.0 else 0.0))
+        if more[0] + _slots(more[1]) > vessel.slots:
             continue  # one who shares a slot may fit where one who spans several does not
         if vessel.speed(wider) < _FASTER * vessel.speed(width):
             continue
@@ -91,6 +90,11 @@ def deal(works: Sequence[float], widths: Sequence[float], vessel: Vessel) -> lis
         if wider < vessel.span:
             heappush(queue, (-works[at] / vessel.speed(wider), at))
     return dealt
+
+
+def _slots(shares: float) -> int:
+    """Return the slots that shares of this sum take."""
+    return math.ceil(shares - _DUST)
 
 
 def last(works: Sequence[float], widths: Sequence[float], vessel: Vessel) -> float:

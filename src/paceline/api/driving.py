@@ -6,25 +6,36 @@ Knows how to begin a study and how to take one up again, and that what it starte
 from __future__ import annotations
 
 import signal
-import tempfile
+import threading
 import time
 import warnings
+from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from msgspec.structs import replace
 
 from paceline.api.interrupts import Interrupts
+from paceline.api.kin import kin_of, taken_over, warn_of_change
+from paceline.api.needs import needs_of
 from paceline.api.options import deadline_s, generator_of
 from paceline.api.parts import build
+from paceline.api.places import Places
+from paceline.api.recalling import recalled
 from paceline.api.results import Result
 from paceline.api.simulation import brains_of
 from paceline.core.decisions import EndCause
-from paceline.core.errors import SpecError, StudyFailed, StudyTerminated
+from paceline.core.errors import (
+    CheckpointError,
+    PacelineWarning,
+    SpecError,
+    StudyFailed,
+    StudyTerminated,
+)
 from paceline.core.events import FORMAT, Opened, Resumed, Submitted
-from paceline.engines.advice import Advice
+from paceline.engines.advice import advice_by
 from paceline.engines.local.devices import find_devices
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.mps import Mps
@@ -32,18 +43,21 @@ from paceline.engines.local.nest import Nest
 from paceline.engines.local.shelf import Shelf
 from paceline.engines.local.staff import Patience
 from paceline.engines.loop import run
+from paceline.engines.ray.wanted import Ray, ray_of
+from paceline.machine.fitting import Asked
 from paceline.machine.machine import Machine
 from paceline.plan.settings import canonical
-from paceline.store import MemoryStore, folder_of, open_store
+from paceline.store import MemoryStore, open_store, shown
+from paceline.store.checkpoints import try_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from paceline.api.options import Options
     from paceline.core.decisions import Step
-    from paceline.core.events import AnyEvent, Command
-    from paceline.core.ports import Store
-    from paceline.core.values import Config, StudySpec, Value
+    from paceline.core.events import Adopted, AnyEvent, Command, Recalled
+    from paceline.core.ports import CurveModel, Generator, Store
+    from paceline.core.values import Config, Part, StudySpec, Value
     from paceline.engines.local.devices import Devices
     from paceline.machine.state import StudyState
 
@@ -52,12 +66,15 @@ if TYPE_CHECKING:
 
 # How long workers may take to unwind where somebody interrupts: who waits can interrupt again.
 _GRACE_S = 5.0
+# How long a study that is over may take to tidy up where its checkpoints are kept.
+_TIDY_S = 5.0
 
 
 class Driver:
     """Runs one study. A context: what it starts ends with it.
 
-    `told` goes into the log beside the spec, for whoever takes the study up again.
+    `told` goes into the log beside the spec, for whoever takes the study up again. `generators` are
+    those of several studies driven as one, each with what a log cannot hold of it.
     """
 
     def __init__(
@@ -66,6 +83,7 @@ class Driver:
         spec: StudySpec,
         options: Options,
         told: dict[str, Value] | None = None,
+        generators: Sequence[Part] = (),
     ) -> None:
         # The study's clock runs from here, so that a deadline counts starting too.
         self._called = time.monotonic()
@@ -81,16 +99,19 @@ class Driver:
             self._store.claim(spec.name)
             self._log = self._logged(spec)
             self.spec = spec if not self._log else _spec_of(self._log)
-            self.files = self._folder(url)
-            self._shelf = Shelf(self.files)
-            brains = brains_of(self.spec, generator_of(self.spec, options))
+            self._places = Places(self.spec.name, options, _first(self._log))
+            storage = self._places.storage
+            self._shelf = Shelf(self._places.files, storage, self._places.cache_bytes)
+            needs = Asked(needs_of(options["needs"])) if "needs" in options else None
+            parts = generators or [generator_of(self.spec, options)]
+            brains = brains_of(self.spec, parts, needs)
             self.machine = Machine(brains)
             if self._log and self._ended():
                 self._shelf.sweep(self.machine.state.files.files)
                 return
-            curves = build("curve model", self.spec.curves)
-            advice = Advice(curves, brains.generator, self.machine.state)
-            self._engine = self._made(advice)
+            if storage is not None:
+                try_out(storage)
+            self._engine = self._made(brains.generators)
         except BaseException:
             self.close()
             raise
@@ -113,28 +134,59 @@ class Driver:
     def result(self) -> Result:
         """What was found so far."""
         log = list(self._store.read(self.spec.name))
-        return Result(self.machine.state, log, self.files, self._options.get("store"))
+        return Result(self.machine.state, log, self._shelf, self._options.get("store"))
+
+    @property
+    def results(self) -> list[Result]:
+        """What each of several studies driven as one has found so far."""
+        log, url = list(self._store.read(self.spec.name)), self._options.get("store")
+        state = self.machine.state
+        return [Result(state, log, self._shelf, url, group) for group in state.groups or ()]
 
     def begin(self, watch: Watch | None = None) -> None:
         """Open the study, or take it up again where its log ends."""
         assert self._engine is not None
-        event: AnyEvent
+        events: list[AnyEvent]
         if self._log:
             for step in self._log:
                 self._engine.replay(step)
-            event = Resumed(at=self._engine.now, deadline_s=self._wall_deadline())
+            events = [Resumed(at=self._engine.now, deadline_s=self._wall_deadline())]
             self._shelf.sweep(self.machine.state.files.files)
+            self._shelf.sweep_storage(self.machine.state.files.files)
         else:
-            deadline = self._options.get("deadline")
-            engine = {"local": True, **self._told}
-            if isinstance(deadline, datetime):
-                engine["deadline"] = deadline.isoformat()
-            event = Opened(at=0.0, spec=self.spec, format=FORMAT, engine=engine)
-        step = self.machine.handle(event)
-        self._store.append(self.spec.name, [step])
-        self._engine.apply(step)
+            events = [self._opened(), *self._adopted(), *self._recalled()]
+        steps = [self.machine.handle(event) for event in events]
+        self._store.append(self.spec.name, steps)
+        for step in steps:
+            self._engine.apply(step)
         if watch is not None:
-            watch(self.machine.state, [step])
+            watch(self.machine.state, steps)
+
+    def _opened(self) -> Opened:
+        deadline = self._options.get("deadline")
+        place = "local" if ray_of(self._options.get("slots")) is None else "ray"
+        engine = {place: True, **self._places.told, **self._told}
+        if isinstance(deadline, datetime):
+            engine["deadline"] = deadline.isoformat()
+        return Opened(at=0.0, spec=self.spec, format=FORMAT, engine=engine)
+
+    def _adopted(self) -> list[Adopted]:
+        """Return what other studies in the store know of this one's plan."""
+        kin = kin_of(self._store, self._options.get("store", ""), self.spec)
+        warn_of_change(kin, self.spec, self._code)
+        return list(taken_over(self._store, kin, self.spec, self._shelf))
+
+    def _recalled(self) -> list[Recalled]:
+        """Return what the study found that the generator shall learn from."""
+        study = self._options.get("warm_start")
+        return [] if study is None else recalled(self._store, self.spec, study)
+
+    @property
+    def _code(self) -> str:
+        """What a plan's version is about, in words."""
+        if self._options.get("plan") is not None:
+            return "the plan"
+        return f"training function `{getattr(self._train, '__name__', 'train')}`"
 
     def drive(self, watch: Watch | None = None) -> Result:
         """Run the study to its end and return what was found."""
@@ -146,6 +198,7 @@ class Driver:
             self._engine.close()
             # What was saved after the study's last word is named nowhere.
             self._shelf.sweep(self.machine.state.files.files)
+            self._tidy_storage()
         end = self.machine.state.end
         if end is None:
             raise StudyFailed(
@@ -207,10 +260,10 @@ class Driver:
     def _gone(self, asked: signal.Signals) -> None:
         """Say that the driver was asked to go, and how the study goes on."""
         name, url = self.spec.name, self._options.get("store")
-        if isinstance(self._store, MemoryStore):
+        if url is None or isinstance(self._store, MemoryStore):
             on = "it was kept in memory alone; with name=… and store=… it could go on"
         else:
-            on = f"its log in {url} is safe, and the same study run again goes on from there"
+            on = f"its log in {shown(url)} is safe, and the same study run again goes on from there"
         if asked is signal.SIGTERM:
             raise StudyTerminated(f"study {name!r} was terminated: {on}.")
         # No class of its own: for a subclass Python would not exit as an interrupted program does.
@@ -224,7 +277,7 @@ class Driver:
         differs = [
             field.name
             for field in msgspec.structs.fields(spec)
-            if getattr(spec, field.name) != getattr(before, field.name)
+            if getattr(spec, field.name) != getattr(before, field.name) and field.name != "plan"
         ]
         # A time of day is another duration at every start.
         if differs == ["budget"] and isinstance(self._options.get("deadline"), datetime):
@@ -234,6 +287,13 @@ class Driver:
                 f"study {spec.name!r} exists with another {', '.join(differs)}: go on with what it "
                 "was opened with, or give another name."
             )
+        if None not in (spec.plan, before.plan) and spec.plan != before.plan:
+            warnings.warn(
+                f"{self._code} changed since study {spec.name!r} was opened ({before.plan} then, "
+                f"{spec.plan} now): its trials keep what they have and train on with the new one.",
+                PacelineWarning,
+                stacklevel=2,
+            )
         return log
 
     def _ended(self) -> bool:
@@ -241,16 +301,47 @@ class Driver:
             self.machine.fold(step)
         return self.machine.over
 
-    def _made(self, advice: Advice) -> LocalEngine:
-        devices = self._shared(find_devices(self._options.get("slots")))
-        hang = self._options.get("hang")
+    def _made(self, generators: Sequence[Generator]) -> LocalEngine:
+        slots, hang = self._options.get("slots"), self._options.get("hang")
+        patience = Patience(hang_s=None if hang is None else deadline_s(hang))
+        models = [build("curve model", study.curves) for study in self.spec.studies]
+        cluster = ray_of(slots)
+        if cluster is not None:
+            return self._on_ray(cluster, models, generators, patience)
+        assert not isinstance(slots, Ray)
+        devices = self._shared(find_devices(slots))
         return LocalEngine(
             self.spec,
             Nest(self._train, devices.thread_limits()),
             devices,
             shelf=self._shelf,
-            adviser=advice,
-            patience=Patience(hang_s=None if hang is None else deadline_s(hang)),
+            adviser=advice_by(models, generators, self.machine.state),
+            patience=patience,
+            began=self._called,
+        )
+
+    def _on_ray(
+        self,
+        cluster: Ray,
+        models: Sequence[CurveModel],
+        generators: Sequence[Generator],
+        patience: Patience,
+    ) -> LocalEngine:
+        # Imported here: most studies stay on this machine.
+        from paceline.engines.ray.engine import RayEngine
+        from paceline.engines.ray.forecasts import FarCurves
+
+        far = [
+            FarCurves(partial(build, "curve model", study.curves), model.others)
+            for study, model in zip(self.spec.studies, models, strict=True)
+        ]
+        return RayEngine(
+            self.spec,
+            self._train,
+            cluster,
+            shelf=self._shelf,
+            adviser=advice_by(far, generators, self.machine.state),
+            patience=patience,
             began=self._called,
         )
 
@@ -265,21 +356,31 @@ class Driver:
         self._told["mps"] = self._mps.note or "up"
         return replace(devices, mps=self._mps.pipe)
 
-    def _folder(self, url: str | None) -> Path:
-        given = self._options.get("files")
-        if given is not None:
-            return Path(given)
-        beside = None if url is None else folder_of(url, self.spec.name)
-        return beside or Path(tempfile.mkdtemp(prefix="paceline-"))
+    def _tidy_storage(self) -> None:
+        """Delete elsewhere what is named nowhere; a result does not wait for long for that."""
+        named = set(self.machine.state.files.files)
+
+        def tidy() -> None:
+            with suppress(CheckpointError):  # what stays is seen by `paceline checkpoints`
+                self._shelf.sweep_storage(named)
+
+        if self._places.storage is not None:
+            beside = threading.Thread(target=tidy, name="paceline-tidying", daemon=True)
+            beside.start()
+            beside.join(_TIDY_S)
 
     def _wall_deadline(self) -> float | None:
-        event = self._log[0].event
-        assert isinstance(event, Opened)
-        written = event.engine.get("deadline")
+        opened = _first(self._log)
+        written = None if opened is None else opened.engine.get("deadline")
         if written is None or self._engine is None:
             return None
         left = datetime.fromisoformat(written) - datetime.now().astimezone()
         return self._engine.now + max(left.total_seconds(), 0.0)
+
+
+def _first(log: Sequence[Step]) -> Opened | None:
+    event = log[0].event if log else None
+    return event if isinstance(event, Opened) else None
 
 
 def _spec_of(log: Sequence[Step]) -> StudySpec:

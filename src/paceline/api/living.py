@@ -5,13 +5,14 @@ Knows claims and inboxes. A study lives while a driver holds it; that dies with 
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import count
 from typing import TYPE_CHECKING
 
 from paceline.api.studies import folded, opened, spec_of
 from paceline.core.errors import SpecError, StoreError, StudyRunning
 from paceline.core.events import ChangeSlots, Opened
-from paceline.store import path_of
+from paceline.store import open_store, path_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,39 +32,30 @@ def refuse_known(url: str, study: str, resume: str) -> None:
     if study not in _names(url):
         return
     with opened(url) as store:
-        holder = holder_of(store, study)
+        holder = store.holder(study)
         if holder is not None:
             raise StudyRunning(
-                f"study {study!r} in {url} is running ({holder}): wait, stop it with "
+                f"study {study!r} in {shown(url)} is running ({holder}): wait, stop it with "
                 f"`paceline stop {study}`, or choose another name.",
                 holder,
             )
         end = folded(store.read(study)).end
     if end is not None:
         raise StoreError(
-            f"study {study!r} in {url} has ended ({end.why}): choose another name, or look at it "
-            f"with `paceline show {study}`."
+            f"study {study!r} in {shown(url)} has ended ({end.why}): choose another name, or look "
+            f"at it with `paceline show {study}`."
         )
     raise StoreError(
-        f"study {study!r} in {url} is unfinished: go on with `{resume}`, or choose another name."
+        f"study {study!r} in {shown(url)} is unfinished: go on with `{resume}`, or choose another "
+        "name."
     )
-
-
-def holder_of(store: Store, study: str) -> str | None:
-    """Return who drives a study, such as `process 4711`; None where nobody does."""
-    try:
-        # Where this succeeds it is given up again when the store is closed.
-        store.claim(study)
-    except StudyRunning as running:
-        return running.holder
-    return None
 
 
 def command(store: Store, study: str, order: Command) -> str | None:
     """Put an order into a living study's inbox and return who will hear it; None: nobody."""
     first = next(store.read(study), None)
     spec_of([] if first is None else [first])
-    holder = holder_of(store, study)
+    holder = store.holder(study)
     if holder is None:
         return None
     if first is not None and isinstance(first.event, Opened) and "source" in first.event.engine:
@@ -84,7 +76,8 @@ def slots_of(store: Store, study: str) -> int:
 
 def _names(url: str) -> Sequence[str]:
     path = path_of(url)
-    if path is None or not path.exists():
+    if path is not None and not path.exists():
         return ()
-    with opened(url) as store:
+    # Made on a server, as who asks is about to begin a study; a file may yet turn out unneeded.
+    with closing(open_store(url, create=path is None)) as store:
         return store.studies()

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import msgspec
 
 from paceline.api.durations import seconds_of
+from paceline.api.needs import needs_of
 from paceline.api.parts import build, parse_part
+from paceline.api.plan_keys import given_key, key_of
 from paceline.core.errors import SpecError, unknown
-from paceline.core.values import Budget, Config, Part, Saves, StudySpec, Target
+from paceline.core.values import Budget, Config, Part, PlanKey, Saves, StudySpec, Target
 from paceline.worker.life import ray_spelled
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from optuna.samplers import BaseSampler
+
+    from paceline.core.ports import Needs
+    from paceline.engines.ray.wanted import Ray
 
 
 class Options(TypedDict, total=False):
@@ -48,11 +53,13 @@ class Options(TypedDict, total=False):
     over: int
     slot_hours: float
     trials: int
-    # A number of GPUs, or of cores where there are none; "cpu:4", "gpu:2".
-    slots: int | str
+    # A number of GPUs, or of cores where there are none; "cpu:4", "gpu:2". Or a cluster: "ray".
+    slots: int | str | Ray
     # At most so many slots for one trial, at most so many trials on one slot.
     span: int
     pack: int
+    # What an epoch under a setting cannot do without: slots, or a share of one.
+    needs: Needs | str
     # Let trials that share a GPU run at the same time, by NVIDIA's service. By default where it is.
     mps: bool
     seed: int
@@ -61,14 +68,25 @@ class Options(TypedDict, total=False):
     store: str
     # Configs to try first.
     first: Sequence[Config]
+    # A study of the store whose results the generator learns from before its first proposal.
+    warm_start: str
     # Train what trials have in common once. By default on, and off in Ray's spelling.
     share: bool
+    # What is trained, as "name" or "name@version": studies of one store with the same share it.
+    # By default the function and a digest of its code; None: nothing is shared with other studies.
+    plan: str | None
     retries: int
     # Without a report for so long a trial is taken for hanging.
     hang: float | str | timedelta
+    # Of how many finished trials, the best, the last checkpoint is kept. By default of all.
+    keep_best: int
     # What all checkpoints together may take, and where they lie.
     checkpoint_bytes: int
     files: str | Path
+    # Where checkpoints are kept, if not there: a shared folder, or s3://bucket/prefix. What their
+    # copies among the files may take then.
+    checkpoints: str | Path
+    cache_bytes: int
     # Show how it goes. By default where standard output is a terminal.
     progress: bool
 
@@ -107,14 +125,18 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
             slot_seconds=_hours(options.get("slot_hours")),
             trials=options.get("trials"),
         ),
-        saves=Saves(collect=True, bytes=options.get("checkpoint_bytes")),
+        saves=_saves(options),
         seed=options.get("seed", 0),
         share=options.get("share", not ray_spelled(train)),
+        plan=_plan(train, options),
         retries=options.get("retries", 3),
         standing="space" not in options,
         span=options.get("span", 1),
         pack=options.get("pack", 1),
+        fit="needs" in options,
     )
+    if "needs" in options:
+        needs_of(options["needs"])
     if spec.curves.name == "oracle":
         raise SpecError("the oracle looks the future up: it works in `paceline simulate` alone.")
     for kind, part in (
@@ -123,8 +145,18 @@ def spec_of(train: Callable[[Any], Any], options: Options) -> StudySpec:
         ("allocator", spec.allocator),
         ("curve model", spec.curves),
     ):
-        build(kind, part)  # type: ignore[arg-type]
+        built = build(kind, part)  # type: ignore[arg-type]
+        if kind == "generator" and "warm_start" in options:
+            _check_warm_start(options, part, learns=not built.pure)
     return spec
+
+
+def _check_warm_start(options: Options, generator: Part, *, learns: bool) -> None:
+    told = f"warm_start={options['warm_start']!r} cannot be meant"
+    if "store" not in options:
+        raise SpecError(f"{told} without a store: give store=…, where that study is kept.")
+    if not learns:
+        raise SpecError(f"{told}: generator {generator.name} learns from nothing; give a sampler.")
 
 
 def deadline_s(given: float | str | timedelta | datetime | None) -> float | None:
@@ -177,6 +209,20 @@ def _part(given: str | Part) -> Part:
     return given if isinstance(given, Part) else parse_part(given)
 
 
+def _plan(train: Callable[[Any], Any], options: Options) -> PlanKey | None:
+    """Return the key under which other studies share with this one; None: none does."""
+    shares = options.get("share", not ray_spelled(train))
+    given = options.get("plan")
+    if given is not None and not shares:
+        raise SpecError(
+            f"plan={given!r} cannot be meant where nothing is shared: leave it out, or say "
+            "share=True."
+        )
+    if not shares or (given is None and "plan" in options):
+        return None
+    return key_of(train) if given is None else given_key(given)
+
+
 def _range(given: object) -> tuple[float, float] | None:
     try:
         return msgspec.convert(given, tuple[float, float] | None)
@@ -185,6 +231,17 @@ def _range(given: object) -> tuple[float, float] | None:
             f"range={given!r} cannot be meant: give the least and the greatest value, such as "
             "(0, 1)."
         ) from None
+
+
+def _saves(options: Options) -> Saves:
+    for name, least in (("keep_best", 0), ("checkpoint_bytes", 1), ("cache_bytes", 0)):
+        given = options.get(name)
+        if given is not None and (type(given) is not int or given < least):
+            raise SpecError(
+                f"{name}={given!r} cannot be meant: give a whole number, {least} or more, or leave "
+                "it out for no limit."
+            )
+    return Saves(collect=True, bytes=options.get("checkpoint_bytes"), best=options.get("keep_best"))
 
 
 def _hours(given: float | None) -> float | None:

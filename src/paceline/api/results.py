@@ -12,11 +12,12 @@ from msgspec import Struct
 
 from paceline.api.summary import Summary, summary_of
 from paceline.core.errors import SpecError
+from paceline.core.ports import Storage
 from paceline.core.values import NO_LOSS, Config
 from paceline.machine.story import study_story, trial_story
 from paceline.plan.tree import known_on, node_of, saved_on
+from paceline.store import shown
 from paceline.worker import container
-from paceline.worker.trial import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,25 +25,42 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from paceline.core.decisions import Step
+    from paceline.engines.local.shelf import Shelf
+    from paceline.machine.groups import Group
     from paceline.machine.records import Trial
     from paceline.machine.state import StudyState
 
 
 class SavedCheckpoint(Struct, frozen=True):
-    """A checkpoint on this machine's disk."""
+    """A checkpoint on this machine's disk, or one that is brought there when it is read."""
 
     path: Path
     # The epochs of training in it.
     epoch: int
+    # What its bytes hash to, and where it is kept, if not here.
+    digest: str = ""
+    storage: Storage | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it lies: a path on this machine, or an address."""
+        if self.storage is None or self.path.exists():
+            return str(self.path)
+        return f"{self.storage.url}/{self.path.name}"
 
     def load(self) -> dict[str, Any]:
         """Return what the training function kept, by name: states, arrays, values."""
-        kept: dict[str, Any] = container.read(self.path)["kept"]
+        kept: dict[str, Any] = self._read()["kept"]
         return kept
+
+    def _read(self) -> dict[str, Any]:
+        if self.storage is not None and not self.path.exists():
+            self.storage.get(self.path.name, str(self.path))
+        return container.read(self.path, self.digest)
 
     def to_directory(self, folder: str | Path) -> Path:
         """Write the files of a checkpoint in Ray's spelling to a folder."""
-        files = container.read(self.path).get("files")
+        files = self._read().get("files")
         if files is None:
             raise SpecError("this checkpoint holds kept objects and no files: use load().")
         root = Path(folder)
@@ -75,14 +93,21 @@ class TrialResult(Struct, frozen=True, kw_only=True):
 
 
 class Result:
-    """What came of a study."""
+    """What came of a study; of several driven as one, of one. The log is then that of all."""
 
     def __init__(
-        self, state: StudyState, log: Sequence[Step], files: Path, store: str | None = None
+        self,
+        state: StudyState,
+        log: Sequence[Step],
+        shelf: Shelf,
+        store: str | None = None,
+        group: Group | None = None,
     ) -> None:
-        self._state = state
+        # Kept, since a group has no hold on it.
+        self._whole = state
+        self._state = group or state
         self._log = log
-        self._files = files
+        self._shelf = shelf
         # Where the study is kept; None: nowhere.
         self._store = store
 
@@ -130,7 +155,7 @@ class Result:
         """Return the study in figures: what was found, what it cost, what was saved."""
         best = self.best
         saved = None if best is None else best.checkpoint
-        return summary_of(self._state, None if saved is None else (str(saved.path), saved.epoch))
+        return summary_of(self._state, None if saved is None else (saved.place, saved.epoch))
 
     def story(self, trial: int | None = None) -> str:
         """Tell what happened to the study, or to one trial, in sentences."""
@@ -141,10 +166,11 @@ class Result:
         """Write the study as one HTML page, replacing the file, and return its path."""
         from paceline.plots.report import write_report  # plotly is large
 
-        return write_report(self._log, path, store=self._store)
+        store = None if self._store is None else shown(self._store)
+        return write_report(self._log, path, store=store)
 
     def plot(self, name: str) -> go.Figure:
-        """Return a figure: attempts, best, configs, curves, epochs, slots or times."""
+        """Return a figure: attempts, best, configs, curves, epochs, slots, times or tree."""
         from paceline.plots.figures import figure_of
 
         return figure_of(self._log, name)
@@ -201,5 +227,8 @@ class Result:
             if saved is None:
                 return None
             epoch, attempt = saved
-        path = self._files / "checkpoints" / name_of(attempt, epoch)
-        return SavedCheckpoint(path, epoch) if path.exists() else None
+        path, storage = self._shelf.path((attempt, epoch)), self._shelf.storage
+        file = self._whole.files.files.get((attempt, epoch))
+        digest = "" if file is None else file.digest
+        here = storage is not None or path.exists()
+        return SavedCheckpoint(path, epoch, digest, storage) if here else None

@@ -15,23 +15,27 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from paceline.api.needs import needs_of
 from paceline.api.parts import build, joined, parse_part
 from paceline.api.remembering import Remembering
+from paceline.api.searching import Search, as_one, group_of
+from paceline.api.shipped import trace_named
 from paceline.core.decisions import EndCause, Step
 from paceline.core.errors import LogError, SpecError, unknown
 from paceline.core.events import FORMAT, Opened
 from paceline.core.rng import shuffled, stream
 from paceline.core.speedup import parse_speedup
 from paceline.core.values import Budget, Config, Part, Saves, Status, StudySpec, Target
-from paceline.engines.advice import Advice
+from paceline.engines.advice import advice_by
 from paceline.engines.loop import run
 from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.engines.sim.engine import SimEngine
 from paceline.engines.sim.oracle import Oracle
 from paceline.engines.sim.recorded import Recorded
 from paceline.engines.sim.synthetic import Synthetic, synthetic
-from paceline.engines.sim.traces import read_trace
+from paceline.machine.fitting import Asked, Told
 from paceline.machine.machine import Brains, Machine
+from paceline.plan.saving import SAVE_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -43,14 +47,10 @@ if TYPE_CHECKING:
     Remember = Callable[[Sequence[Step]], None]
 
 
-# Saving may take a twentieth of the time, no more: that bounds what a crash or a branch costs.
-_SAVE_SHARE = 20
-
-
 class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to simulate. Durations are seconds; None leaves a limit out."""
 
-    # A trace file, or a synthetic workload such as `toy` or `families:noise=0.02`.
+    # A trace file, one of the package's by name, or a synthetic workload such as `toy`.
     source: str
     policy: str = "asha"
     # Where configs of a synthetic workload come from; None: drawn by lot. A trace has its own.
@@ -73,6 +73,8 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     share: bool = False
     pack: int = 1
     span: int = 1
+    # Slots by a hyperparameter, such as `batch:257=2,513=4`; None: as the allocator says.
+    needs: str | None = None
     speedup: str = "linear"
     interference: float = 0.0
     # Where they are not given: what the trace says, or nothing.
@@ -80,7 +82,7 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     save_s: float = 0.0
     restore_s: float = 0.0
     forecast_s: float = 0.0
-    # Save when this long has passed since the last save. None: every twenty times what a save
+    # Save when this long has passed since the last save. None: every sixty times what a save
     # costs, where prefixes are shared or attempts may fail; else at stage ends alone.
     save_every_s: float | None = None
     # The mean time an attempt lives before it fails.
@@ -88,6 +90,8 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retries: int = 3
     # From these times on there are so many slots.
     capacity: tuple[tuple[float, int], ...] = ()
+    # Several searches as one study, each with its own policy, configs, target and trials.
+    searches: tuple[Search, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         # What no later value object checks: a trace's runs are cut to `trials` before it is made.
@@ -95,6 +99,10 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise SpecError(f"trials={self.trials} leaves nothing to run: give 1 or more.")
         if self.order not in ("shuffled", "file"):
             raise SpecError(f"order={self.order!r} cannot be meant: say 'shuffled' or 'file'.")
+        if self.searches and (self.target, self.trials, self.generator) != (None, None, None):
+            raise SpecError(
+                "each search has its own target, trials and generator: give them there."
+            )
         life = self.mean_life_s
         if life is not None and not (life > 0 and math.isfinite(life)):
             raise SpecError(f"mean_life_s={life!r} is no life: give a positive number of seconds.")
@@ -163,7 +171,7 @@ class SimResult(Struct, frozen=True, kw_only=True):
 
 def trace_of(source: str) -> Trace | None:
     """Return the trace that a source names; None where it is a synthetic workload."""
-    return None if _synthetic(source, 0) is not None else read_trace(source)
+    return None if _synthetic(source, 0) is not None else trace_named(source)
 
 
 def simulation_of(log: Sequence[Step]) -> Simulation:
@@ -179,13 +187,16 @@ def simulation_of(log: Sequence[Step]) -> Simulation:
         ) from None
 
 
-def brains_of(spec: StudySpec, generator: Part | None = None) -> Brains:
-    """Return the brains a spec names; the generator may be given with more than a log can hold."""
-    return Brains(
-        policy=build("policy", spec.policy),
-        generator=build("generator", generator or spec.generator),
-        allocator=build("allocator", spec.allocator),
-    )
+def brains_of(
+    spec: StudySpec, generators: Sequence[Part] = (), needs: Asked | Told | None = None
+) -> Brains:
+    """Return the brains a spec names; generators may be given with more than a log can hold."""
+    given = generators or [study.generator for study in spec.studies]
+    (policy, generator), *others = [
+        (build("policy", study.policy), build("generator", part))
+        for study, part in zip(spec.studies, given, strict=True)
+    ]
+    return Brains(policy, generator, build("allocator", spec.allocator), tuple(others), needs)
 
 
 def _spec_of(log: Sequence[Step]) -> StudySpec:
@@ -196,7 +207,8 @@ def _spec_of(log: Sequence[Step]) -> StudySpec:
 
 def _default_name(options: Simulation) -> str:
     base = Path(options.source).name.removesuffix(".gz").removesuffix(".jsonl")
-    policy = "+".join(each.partition(":")[0] for each in joined(options.policy))
+    policies = [search.policy for search in options.searches or ()] or joined(options.policy)
+    policy = "+".join(each.partition(":")[0] for each in policies)
     return f"{base}-{policy}-s{options.slots}-{options.seed}"
 
 
@@ -212,7 +224,7 @@ class _Simulator:
             metric, mode, epochs = made.metric, made.mode, made.epochs
             trials = options.trials or 100
         else:
-            trace = trace or read_trace(options.source)
+            trace = trace or trace_named(options.source)
             workload = Recorded(trace, share=options.share)
             if options.generator is not None:
                 raise SpecError(
@@ -240,10 +252,16 @@ class _Simulator:
             retries=options.retries,
             pack=options.pack,
             span=options.span,
+            fit=options.needs is not None,
         )
-        brains = brains_of(self.spec)
+        if options.searches:
+            groups = [group_of(each, at, generator) for at, each in enumerate(options.searches)]
+            self.spec = as_one(self.spec, groups)
+        needs = None if options.needs is None else Asked(needs_of(options.needs))
+        brains = brains_of(self.spec, needs=needs)
         self.machine = Machine(brains)
-        advice = Advice(_curves(self.spec, workload), brains.generator, self.machine.state)
+        models = [_curves(study, workload) for study in self.spec.studies]
+        advice = advice_by(models, brains.generators, self.machine.state)
         self.engine = SimEngine(workload, _cluster(options), advice)
 
     def run(
@@ -345,7 +363,7 @@ def _with_costs(options: Simulation, header: Header) -> Simulation:
 def _save_every_s(options: Simulation) -> float | None:
     if options.save_every_s is not None or not (options.share or options.mean_life_s):
         return options.save_every_s
-    return _SAVE_SHARE * options.save_s
+    return SAVE_SHARE * options.save_s
 
 
 def _cluster(options: Simulation) -> Cluster:

@@ -21,11 +21,12 @@ from paceline.core.errors import LogError, SpecError, StoreError
 from paceline.core.events import Opened
 from paceline.core.values import NO_LOSS, Config
 from paceline.engines.sim.traces import VERSION, Header, Run, write_trace
-from paceline.machine.glance import StudyRow, row_of, value_of
+from paceline.machine.fitting import Told
+from paceline.machine.glance import GroupRow, StudyRow, group_rows, row_of, value_of
 from paceline.machine.replay import Difference, replay
 from paceline.machine.state import StudyState
 from paceline.plan.settings import key
-from paceline.store import open_store
+from paceline.store import open_store, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -48,6 +49,8 @@ class TrialRow(Struct, frozen=True, kw_only=True):
     last_value: float | None
     failures: int
     config: Config
+    # Whose it is, where several studies are driven as one.
+    group: str | None
 
 
 class StudyList(Struct, frozen=True, kw_only=True):
@@ -61,6 +64,8 @@ class StudyPage(Struct, frozen=True, kw_only=True):
     """A study and its trials, best first."""
 
     study: StudyRow
+    # The studies that are driven as one; none where it stands alone.
+    groups: list[GroupRow]
     trials: list[TrialRow]
 
 
@@ -111,7 +116,7 @@ class NewStudy:
             self._store = open_store(self._url, create=True, lazy=True)
             if self._name in self._store.studies():
                 raise StoreError(
-                    f"study {self._name!r} exists already in {self._url}: choose another "
+                    f"study {self._name!r} exists already in {shown(self._url)}: choose another "
                     "name, or resume that one."
                 )
         self._store.append(self._name, steps)
@@ -145,7 +150,9 @@ def page_of(state: StudyState, limit: int | None = None) -> StudyPage:
     """Return a study and its trials, best first; those without a number come last, by id."""
     order = sorted(state.trials, key=lambda trial: (trial.best_loss, trial.id))
     return StudyPage(
-        study=row_of(state), trials=[_trial_row(trial, state.spec) for trial in order[:limit]]
+        study=row_of(state),
+        groups=group_rows(state),
+        trials=[_trial_row(trial, state.spec) for trial in order[:limit]],
     )
 
 
@@ -153,7 +160,13 @@ def replayed(steps: Iterable[Step]) -> Replayed:
     """Decide a log's events again, with the brains its spec names, up to the first difference."""
     log = iter(steps)
     first = next(log, None)
-    brains = brains_of(spec_of([first] if first is not None else []))
+    spec = spec_of([first] if first is not None else [])
+    if spec.fit:
+        kept = list(log)
+        log, needs = iter(kept), Told(kept)
+    else:
+        needs = None
+    brains = brains_of(spec, needs=needs)
     seen = decisions = 0
 
     def counted() -> Iterator[Step]:
@@ -222,4 +235,5 @@ def _trial_row(trial: Trial, spec: StudySpec) -> TrialRow:
         last_value=value_of(trial.loss, spec),
         failures=trial.failures,
         config=trial.config,
+        group=spec.groups[trial.group].name if spec.groups else None,
     )

@@ -27,6 +27,16 @@ def tune(train: Callable[[Any], Any], **options: Unpack[Options]) -> Result:
     return Study(train, **options).run()
 
 
+def shown(progress: bool | None, watch: Watch | None) -> AbstractContextManager[Watch | None]:
+    """Return who watches: whoever was given, else the view where progress is wanted."""
+    if watch is None and (progress or (progress is None and sys.stdout.isatty())):
+        # Imported here, because it draws, and most of what uses the API does not.
+        from paceline.view.showing import progress_on
+
+        return progress_on(sys.stdout)
+    return nullcontext(watch)
+
+
 class Study:
     """One question: which config trains best before the time is up?
 
@@ -38,7 +48,7 @@ class Study:
         if "store" in options and "name" not in options:
             raise SpecError("a study in a store needs a name: give name='…', to find it again.")
         self.spec = spec_of(train, options)
-        self._train = train
+        self.train = train
         self._options = options
         self._driver: Driver | None = None
         # Goes into the log, for whoever takes the study up again.
@@ -53,14 +63,14 @@ class Study:
         """Return the same study with some options given anew."""
         changed = self.options
         changed.update(options)
-        return Study(self._train, **changed)
+        return Study(self.train, **changed)
 
     def run(self, watch: Watch | None = None) -> Result:
         """Run to the end, or go on where the log in the store ends; return what was found."""
         if self.spec.standing:
             raise SpecError("this study has no space, so it has nothing to run: give space={…}.")
         with (
-            Driver(self._train, self.spec, self._options, self.told) as driver,
+            Driver(self.train, self.spec, self._options, self.told) as driver,
             self.shown(watch) as shown,
         ):
             return driver.drive(shown)
@@ -82,7 +92,7 @@ class Study:
         if not self.spec.standing:
             raise SpecError("this study has a space and finds its own configs: leave space out.")
         if self._driver is None:
-            self._driver = Driver(self._train, self.spec, self._options)
+            self._driver = Driver(self.train, self.spec, self._options)
             self._driver.begin()
         return Group(self, self._driver, self._driver.submit(trials))
 
@@ -94,13 +104,7 @@ class Study:
 
     def shown(self, watch: Watch | None) -> AbstractContextManager[Watch | None]:
         """Return who watches: whoever was given, else the view where progress is wanted."""
-        progress = self._options.get("progress")
-        if watch is None and (progress or (progress is None and sys.stdout.isatty())):
-            # Imported here, because it draws, and most of what uses the API does not.
-            from paceline.view.showing import progress_on
-
-            return progress_on(sys.stdout)
-        return nullcontext(watch)
+        return shown(self._options.get("progress"), watch)
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ from paceline.core.decisions import EndCause
 from paceline.core.values import Config, Status
 
 if TYPE_CHECKING:
+    from paceline.machine.groups import Group
     from paceline.machine.state import StudyState
 
 
@@ -27,6 +28,9 @@ class Summary(Struct, frozen=True, kw_only=True):
     curves: str
     slots: int
     seed: int
+    # What is trained, as name@version, and how many configs were taken over from which studies.
+    plan: str | None
+    adopted: dict[str, int]
     metric: str
     mode: str
     best_value: float | None
@@ -49,7 +53,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     trials_left: int
     epochs_trained: int
     reports: int
-    # Epochs that trials saw and nobody had to train for them, and epochs that trials were spared.
+    # Epochs that trials saw and nobody trained for them here, and epochs that trials were spared.
     epochs_shared: int
     epochs_spared: int
     end: str | None
@@ -57,7 +61,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     report: str | None = None
 
 
-def summary_of(state: StudyState, checkpoint: tuple[str, int] | None) -> Summary:
+def summary_of(state: StudyState | Group, checkpoint: tuple[str, int] | None) -> Summary:
     """Return a study's figures; `checkpoint` is its best one's path and epoch."""
     spec, best, end = state.spec, state.best, state.end
     fates = [trial.ended for trial in state.trials]
@@ -73,6 +77,8 @@ def summary_of(state: StudyState, checkpoint: tuple[str, int] | None) -> Summary
         curves=str(spec.curves),
         slots=state.capacity,
         seed=spec.seed,
+        plan=None if spec.plan is None else str(spec.plan),
+        adopted=dict(state.adopted.studies),
         metric=spec.metric,
         mode=spec.mode,
         best_value=None if best is None else spec.sign * state.best_loss,

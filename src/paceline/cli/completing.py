@@ -43,8 +43,11 @@ def complete_study(
 def complete_source(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return a synthetic workload that begins so, or let the shell look for files."""
-    names = [name for name in SYNTHETIC if incomplete and name.startswith(incomplete)]
+    """Return what comes with the package and begins so, or let the shell look for files."""
+    from paceline.api.shipped import shipped
+
+    known = [*SYNTHETIC, *shipped()]
+    names = [name for name in known if incomplete and name.startswith(incomplete)]
     # One or the other: bash offers files only where it is offered nothing else.
     if names and not glob(f"{escape(incomplete)}*"):
         return [CompletionItem(name) for name in names]

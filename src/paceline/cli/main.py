@@ -8,7 +8,8 @@ keyboard interrupt, 143 a SIGTERM. Does not know what any command does.
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+import warnings
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,13 +17,14 @@ import click
 
 from paceline.core.errors import (
     PacelineError,
+    PacelineWarning,
     StudyFailed,
     StudyTerminated,
     unknown,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class Place(NamedTuple):
@@ -37,6 +39,7 @@ COMMANDS: dict[str, Place] = {
     "demo": Place("demo", "demo", "Tune a small network on this machine, in a minute."),
     "run": Place("running", "run", "Run a study file on this machine, before its deadline."),
     "resume": Place("resuming", "resume", "Go on with an unfinished study."),
+    "watch": Place("watching", "watch", "Watch a running study, from this machine or another."),
     "stop": Place("ordering", "stop", "End a running study now, with its best result."),
     "slots": Place("ordering", "slots", "Give a running study more slots, or fewer."),
     "simulate": Place("simulate", "simulate", "Simulate one study on virtual slots."),
@@ -46,6 +49,7 @@ COMMANDS: dict[str, Place] = {
     "best": Place("studies", "best", "Show the best config a study has found."),
     "story": Place("studies", "story", "Tell what happened to a study, or to one trial."),
     "tree": Place("tree", "tree", "Show what a study's trials share."),
+    "checkpoints": Place("checkpoints", "checkpoints", "List a study's checkpoints."),
     "forecast": Place("forecast", "forecast", "Show where a curve may go."),
     "report": Place("report", "report", "Write a study as one HTML page, with figures."),
     "replay": Place("studies", "replay", "Check that a study's log leads to the same decisions."),
@@ -115,7 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     arguments = None if argv is None else list(argv)
     try:
-        code = commands.main(arguments, prog_name="paceline", standalone_mode=False)
+        with _warnings_in_words():
+            code = commands.main(arguments, prog_name="paceline", standalone_mode=False)
     except click.ClickException as error:
         return _complain(_usage(error), error.exit_code)
     except StudyFailed as error:
@@ -129,6 +134,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.Abort:
         return _complain("interrupted", 130)
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _warnings_in_words() -> Iterator[None]:
+    """Say our own warnings as we say errors: one line, and no place in our code."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def tell(message: Warning | str, category: type[Warning], *where: Any) -> None:  # noqa: ANN401
+            if issubclass(category, PacelineWarning):
+                _complain(str(message), 0)
+            else:
+                show(message, category, *where)
+
+        warnings.showwarning = tell  # type: ignore[assignment]
+        yield
 
 
 def _usage(error: click.ClickException) -> str:

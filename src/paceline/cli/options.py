@@ -147,6 +147,7 @@ FLAGS = (
     Flag("--pack", "pack", int, "Trials that may share a slot."),
     Flag("--interference", "interference", float, "Slow-down by each further trial on a slot."),
     Flag("--span", "span", int, "Slots that a trial may hold."),
+    Flag("--needs", "needs", str, "Slots by a hyperparameter: batch:257=2,513=4."),
     Flag("--setup", "setup_s", duration, "Cost of a start; the trace's own if not given."),
     Flag("--save", "save_s", duration, "Cost of a save; 0 is the trace's own, if any."),
     Flag("--restore", "restore_s", duration, "Cost of loading one; 0 as above."),

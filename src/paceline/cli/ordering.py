@@ -44,7 +44,7 @@ def stop(study: str, store: str) -> None:
         if holder is None:
             end = folded(kept.read(study)).end
             if end is None:
-                raise _not_running(study, store)
+                raise not_running(study, store)
             click.echo(f"study {study!r} has ended already: {end.why}.")
             return
     click.echo(f"study {study!r} is asked to stop ({holder}).")
@@ -73,7 +73,7 @@ def slots(study: str, slots: tuple[str, int], store: str) -> None:
             end = folded(kept.read(study)).end
             if end is not None:
                 raise SpecError(f"study {study!r} has ended ({end.why}): it needs no slots.")
-            raise _not_running(study, store)
+            raise not_running(study, store)
     after = max(before + by, 1)
     click.echo(f"study {study!r} is asked to go from {before} to {_slots(after)} ({holder}).")
 
@@ -82,7 +82,8 @@ def _slots(count: int) -> str:
     return "1 slot" if count == 1 else f"{count} slots"
 
 
-def _not_running(study: str, store: str) -> SpecError:
+def not_running(study: str, store: str) -> SpecError:
+    """Return the error for a study that is unfinished, and that nobody drives."""
     return SpecError(
         f"study {study!r} is not running, and unfinished: go on with "
         f"`{resume_command(store, study)}`, or leave it as it is."

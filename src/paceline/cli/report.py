@@ -18,6 +18,7 @@ from paceline.api.studies import opened
 from paceline.cli.options import FLAGS, bounds, hours, store_option, study_argument
 from paceline.cli.progress import Bar
 from paceline.core.errors import PacelineError
+from paceline.store import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +46,7 @@ def report(study: str, out: str | None, store: str) -> None:
     from paceline.plots.report import write_report  # plotly takes longer than most commands
 
     path = out or file_name(study)
-    write_report(steps, path, store=store, again=simulate_command(steps))
+    write_report(steps, path, store=shown(store), again=simulate_command(steps))
     click.echo(path)
 
 

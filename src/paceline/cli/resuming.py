@@ -79,6 +79,11 @@ def _on_this_machine(
 ) -> int:
     from paceline.cli.loading import load_study
 
+    if told.get("together"):
+        raise SpecError(
+            f"study {study!r} is several in one: run the program that called pl.together again, "
+            "with the same name and store, and they go on."
+        )
     given = told.get("given") or {}
     loaded = load_study(file or _found(study, store, told.get("file")))
     return run_shown(loaded.but(**given, name=study, store=store), showing)
@@ -88,9 +93,9 @@ def _found(study: str, store: str, file: str | None) -> str:
     """Return where the study's file is now."""
     home = path_of(store)
     ask = f"give the file that holds it: `paceline resume {study} STUDY.PY`"
-    if file is None or home is None:
+    if file is None:
         raise SpecError(f"study {study!r} was not started by `paceline run`: {ask}.")
-    path = Path(home.parent, file)
+    path = Path(file) if home is None else Path(home.parent, file)
     if not path.exists():
-        raise SpecError(f"study {study!r} was in {path}, and that is gone: {ask}.")
+        raise SpecError(f"study {study!r} was in {path}, and that is not here: {ask}.")
     return str(path)

@@ -22,6 +22,7 @@ from paceline.cli.environment import STORE
 from paceline.cli.options import bounds, json_option, part
 from paceline.cli.report import file_name
 from paceline.core.errors import SpecError, StudyTerminated
+from paceline.store import path_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,6 +68,7 @@ FLAGS = (
     Flag("--trials", int, "Open at most so many."),
     Flag("--slot-hours", float, "End when so many hours of slots are used."),
     Flag("--seed", int, "Decides configs and training."),
+    Flag("--checkpoints", str, "Where they are kept: a shared folder, s3://bucket/prefix."),
 )
 
 
@@ -118,6 +120,8 @@ class Showing(NamedTuple):
     metavar="URL",
     help=f"Where the study is kept. [default: the file's, ${STORE.name}, else {STORE.default}]",
 )
+@click.option("--engine", type=click.Choice(["ray"]), help="Run the trials on a Ray cluster.")
+@click.option("--address", help="Which Ray cluster. [default: the one this machine belongs to]")
 @click.option("--name", help="What it is called. [default: the file's, else STUDY-1, STUDY-2, …]")
 @showing_options
 def run(
@@ -126,7 +130,7 @@ def run(
     name: str | None,
     **options: Any,  # noqa: ANN401 - what a study and a showing take
 ) -> int:
-    """Run a study file on this machine, before its deadline.
+    """Run a study file on this machine, or on a Ray cluster, before its deadline.
 
     STUDY.PY holds a pl.Study named study; what stands under `if __name__ == "__main__"` is not
     executed. Options given here replace those in the file. The study survives its driver: Ctrl-C
@@ -136,7 +140,8 @@ def run(
     from paceline.cli.loading import load_study
 
     showing = Showing(*(options.pop(field) for field in Showing._fields))
-    given = {field: value for field, value in options.items() if value is not None}
+    slots = _slots(options.pop("engine"), options.pop("address"), options["slots"])
+    given = {field: value for field, value in (options | slots).items() if value is not None}
     if name == "":
         raise SpecError("--name is empty: give the study a name, or leave it out.")
     loaded = load_study(file)
@@ -146,6 +151,15 @@ def run(
     refuse_known(url, name, resume_command(url, name))
     study.told = {"file": _from_store(url, file), "given": given}
     return run_shown(study, showing)
+
+
+def _slots(engine: str | None, address: str | None, slots: str | None) -> dict[str, Any]:
+    """Return the slots that an engine means, where one is given."""
+    if engine is None and address is not None:
+        raise SpecError("--address is for a Ray cluster: give --engine ray with it.")
+    if engine is None:
+        return {}
+    return {"slots": "ray" + (f":{slots}" if slots else "") + (f"@{address}" if address else "")}
 
 
 def run_shown(study: Study, showing: Showing) -> int:
@@ -173,7 +187,8 @@ def run_live(
     """
     with _watching(as_json, quiet) as watch:
         result = study.run(watch)
-    store = study.options.get("store")
+    url = study.options.get("store")
+    store = None if url is None else shown(url)
     if report is not None:
         # Imported here: the figures' library takes longer than most commands.
         from paceline.plots.report import write_report
@@ -191,7 +206,7 @@ def run_live(
 
 def resume_command(url: str, study: str) -> str:
     """Return the command that goes on with a study."""
-    where = "" if url == STORE.read() else f" --store {url}"
+    where = "" if url == STORE.read() else f" --store {shown(url)}"
     return f"paceline resume {study}{where}"
 
 
@@ -216,9 +231,8 @@ def _going_on(command: str) -> Iterator[None]:
         raise StudyTerminated(f"terminated; the log is safe, go on with `{command}`") from None
 
 
-def _from_store(url: str, file: str) -> str | None:
-    """Return where a file lies, seen from the store: both may move, together."""
-    from paceline.store import path_of
-
+def _from_store(url: str, file: str) -> str:
+    """Return where a file lies, seen from the store's: both may move, together."""
     path = path_of(url)
-    return None if path is None else os.path.relpath(file, path.parent)
+    # On a server there is nothing to move with.
+    return os.path.abspath(file) if path is None else os.path.relpath(file, path.parent)

@@ -44,7 +44,8 @@ def simulate(
 ) -> int:
     """Simulate one study on virtual slots.
 
-    SOURCE is a trace file, or a synthetic workload: toy, toy:epochs=50, families:noise=0.02.
+    SOURCE is a trace file, one that comes with the package (cifar10_cnn14, fashion_stages), or a
+    synthetic workload: toy, toy:epochs=50, families:noise=0.02.
 
     The study ends at the target, at the deadline, or when every trial has ended. Durations are
     written 90, 90s, 10m, 1h30m or 2d. Nothing is written unless --store or --name is given.

@@ -17,6 +17,7 @@ from paceline.cli.options import json_option, store_option, study_argument
 from paceline.cli.progress import Bar
 from paceline.machine.glance import best_of, row_of
 from paceline.machine.story import study_story, trial_story
+from paceline.store import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,11 +46,11 @@ def ls(store: str, as_json: bool) -> None:
             with Bar(f"reading {name}") as bar:
                 rows.append(row_of(folded(bar.counted(kept.read(name)))))
     if as_json:
-        click.echo(msgspec.json.encode(StudyList(store=store, studies=rows)))
+        click.echo(msgspec.json.encode(StudyList(store=shown(store), studies=rows)))
         return
     from paceline.cli import views
 
-    views.show(views.listed(rows) if rows else f"{store} holds no study yet.")
+    views.show(views.listed(rows) if rows else f"{shown(store)} holds no study yet.")
 
 
 @click.command()

@@ -5,7 +5,7 @@ Knows how a node reads in one line. Counts nothing that `machine.sharing` does n
 
 from __future__ import annotations
 
-from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,19 +14,20 @@ import msgspec
 from paceline.api.studies import opened
 from paceline.cli.options import json_option, store_option, study_argument
 from paceline.cli.progress import Bar
-from paceline.machine.sharing import sharing_of
-from paceline.machine.story import span, written
+from paceline.core.errors import SpecError
+from paceline.machine.sharing import settings_said, sharing_of, trials_said
+from paceline.machine.story import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rich.console import RenderableType
 
-    from paceline.machine.sharing import Change, NodeRow, Sharing
+    from paceline.core.decisions import Step
+    from paceline.machine.sharing import NodeRow, Sharing
 
-# Nodes that are shown where nobody says how many, and changes of one node.
+# Nodes that are shown where nobody says how many.
 SHOWN = 60
-_CHANGES = 3
 
 
 @click.command()
@@ -36,16 +37,19 @@ _CHANGES = 3
     type=click.IntRange(min=0),
     help=f"Nodes to show. [default: {SHOWN} as text, all in JSON]",
 )
+@click.option("--plot", metavar="FILE", help="Draw it as HTML.")
 @store_option
 @json_option
-def tree(study: str, limit: int | None, store: str, as_json: bool) -> None:
+def tree(study: str, limit: int | None, plot: str | None, store: str, as_json: bool) -> None:
     """Show what a study's trials share.
 
     Each line is a run of epochs that all its trials have in common, with what is different from the
-    line it hangs on; beneath it hang those into which its trials part.
+    line it hangs on; beneath it hang those into which its trials part. --plot draws each as a bar
+    over its epochs, darker the more trials share it.
     """
     with opened(store) as kept, Bar(f"reading {study}") as bar:
-        found = sharing_of(bar.counted(kept.read(study)))
+        steps = bar.counted(kept.read(study))
+        found = sharing_of(steps) if plot is None else _plotted(steps, plot)
     if as_json:
         shown = msgspec.structs.replace(found, nodes=found.nodes[:limit])
         click.echo(msgspec.json.encode(shown))
@@ -53,6 +57,20 @@ def tree(study: str, limit: int | None, store: str, as_json: bool) -> None:
     from paceline.cli import views
 
     views.show(*_drawn(found, SHOWN if limit is None else limit))
+    if plot is not None:
+        click.echo(plot)
+
+
+def _plotted(steps: Iterable[Step], path: str) -> Sharing:
+    from paceline.plots.branches import tree_page  # plotly takes longer than most commands
+    from paceline.plots.chronicle import chronicle_of
+
+    chronicle = chronicle_of(steps)
+    try:
+        Path(path).write_text(tree_page(chronicle), encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"{path} cannot be written: {error.strerror or error}.") from None
+    return chronicle.sharing
 
 
 def _drawn(found: Sharing, limit: int) -> Iterable[RenderableType]:
@@ -89,39 +107,23 @@ def _figures(found: Sharing) -> dict[str, str]:
     return {
         "asked for": f"{_count(found.epochs_asked, 'epoch')} by {_count(found.trials, 'trial')}",
         "trained": _count(found.epochs_trained, "epoch"),
+        **({"plan": found.plan} if found.plan else {}),
+        **({"taken over": _taken(found)} if found.adopted else {}),
         "saved": saved if found.epochs_saved > 0 else "nothing",
         "at most": limit,
     }
 
 
+def _taken(found: Sharing) -> str:
+    studies = [f"study {name!r}" for name in found.adopted]
+    return f"{_count(found.epochs_adopted, 'different epoch')} from {' and '.join(studies)}"
+
+
 def _line(row: NodeRow) -> str:
     length = row.last - row.first + 1
-    done = "" if row.epochs_known == length else f", {row.epochs_known} of {length} trained"
+    done = "" if row.epochs_known == length else f", {row.epochs_known} of {length} known"
     where = f"epoch {row.first}" if length == 1 else f"epochs {row.first}-{row.last}"
-    return f"{where}: {_settings(row.changes)}; {_trials(row.trials)}{done}"
-
-
-def _settings(changes: list[Change]) -> str:
-    if not changes:
-        return "as before"
-    told = [written(changes[0].values)]
-    told += [f"{written(each.values)} from epoch {each.epoch}" for each in changes[1:_CHANGES]]
-    more = len(changes) - _CHANGES
-    return ", then ".join([*told, *([f"{more} changes more"] if more > 0 else [])])
-
-
-def _trials(trials: list[int]) -> str:
-    """Return the numbers, runs of them in short.
-
-    >>> _trials([0, 1, 2, 5]), _trials([3])
-    ('trials 0-2, 5', 'trial 3')
-    """
-    runs = [
-        [number for _, number in run]
-        for _, run in groupby(enumerate(trials), key=lambda each: each[1] - each[0])
-    ]
-    told = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"trial {told}" if len(trials) == 1 else f"trials {told}"
+    return f"{where}: {settings_said(row.changes)}; {trials_said(row.trials)}{done}"
 
 
 def _count(number: int, what: str) -> str:

@@ -17,20 +17,21 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from paceline.machine.story import span, written
+from paceline.machine.story import size, span, taken_over, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.console import RenderableType
 
+    from paceline.api.checkpoints import CheckpointPage
     from paceline.api.comparison import CompareRow
     from paceline.api.simulation import SimResult
     from paceline.api.studies import StudyPage
     from paceline.api.summary import Summary
     from paceline.core.decisions import Entry
     from paceline.core.values import Config
-    from paceline.machine.glance import Best, Forecasts, Speeds, StudyRow
+    from paceline.machine.glance import Best, Forecasts, GroupRow, Speeds, StudyRow
     from paceline.machine.replay import Difference
 
 
@@ -86,6 +87,7 @@ def summed_up(told: Summary) -> RenderableType:
         f"{span(told.slot_seconds)} of slot time",
         "trials": _fates(*fates),
         "epochs": f"{told.epochs_trained} trained{_savings(told)}",
+        **({"shares": taken_over(told.adopted)} if told.adopted else {}),
         "report": told.report or "none",
     }
     return panel(f"{told.study}: {told.policy}", rows)
@@ -149,16 +151,20 @@ def paged(page: StudyPage) -> RenderableType:
             study.trials, study.trials_finished, study.trials_stopped, study.trials_failed
         ),
         "epochs": _epochs(study.epochs_trained, study.reports),
+        **({"plan": study.plan} if study.plan else {}),
+        **({"shares": taken_over(study.adopted)} if study.adopted else {}),
         **({"forecasts": _foreseen(study.forecasts)} if study.forecasts else {}),
         **({"speeds": _speeds(study.speeds)} if study.speeds else {}),
         "best": _best_line(study.metric, study.best_value, study.best_epoch, study.best_trial),
     }
-    table = _table(">trial", "status", ">epoch", ">best", ">at", "config")
+    whose = ["study"] if page.groups else []
+    table = _table(">trial", *whose, "status", ">epoch", ">best", ">at", "config")
     for column in table.columns[:-1]:
         column.no_wrap = True  # where there is little room, the config gives way
     for trial in page.trials:
         table.add_row(
             str(trial.trial),
+            *([trial.group or ""] if page.groups else []),
             trial.status,
             f"{trial.epoch}/{trial.goal}",
             _number(trial.best_value),
@@ -167,7 +173,23 @@ def paged(page: StudyPage) -> RenderableType:
         )
     hidden = study.trials - len(page.trials)
     rest = [f"and {hidden} more: --limit shows them."] if hidden else []
-    return Group(panel(study.name, rows), table, *rest)
+    several = [_several(page.groups)] if page.groups else []
+    return Group(panel(study.name, rows), *several, table, *rest)
+
+
+def _several(groups: Sequence[GroupRow]) -> RenderableType:
+    """Return the studies that are driven as one, in their order."""
+    table = _table("study", "policy", "status", ">trials", ">best", ">slot time")
+    for group in groups:
+        table.add_row(
+            group.name,
+            group.policy,
+            _status(group),
+            str(group.trials),
+            _number(group.best_value),
+            span(group.slot_seconds),
+        )
+    return table
 
 
 def _speeds(speeds: Speeds) -> str:
@@ -190,6 +212,8 @@ def found(best: Best) -> RenderableType:
             "none was saved at that epoch"
             if saved is None
             else f"attempt {saved.attempt}, epoch {saved.epoch}"
+            if saved.attempt >= 0
+            else f"taken over from another study, epoch {saved.epoch}"
         ),
         **{
             f"  {name}": written({name: value})[len(name) + 1 :]
@@ -197,6 +221,22 @@ def found(best: Best) -> RenderableType:
         },
     }
     return panel(best.study, rows)
+
+
+def stocked(page: CheckpointPage) -> RenderableType:
+    """Return a study's checkpoints as a table."""
+    table = _table("checkpoint", "trials", ">epoch", ">size", ">idle", ">to train again", "why")
+    for row in page.checkpoints:
+        table.add_row(
+            f"{row.attempt}-{row.epoch}",
+            ", ".join(map(str, row.trials)),
+            str(row.epoch),
+            size(row.bytes),
+            span(row.idle_s),
+            span(row.slot_seconds),
+            row.why,
+        )
+    return table
 
 
 def different(difference: Difference) -> RenderableType:
@@ -289,7 +329,7 @@ def panel(title: str, rows: dict[str, str]) -> RenderableType:
     return Panel(grid, title=Text(title), title_align="left", box=box.ROUNDED)
 
 
-def _status(study: StudyRow) -> str:
+def _status(study: StudyRow | GroupRow) -> str:
     return study.status if study.end is None else f"ended: {study.end}"
 
 
@@ -305,7 +345,7 @@ def _savings(told: Summary) -> str:
         f"{count} {how}"
         for count, how in (
             (told.epochs_spared, "spared by stopping early"),
-            (told.epochs_shared, "shared between trials"),
+            (told.epochs_shared, "shared between trials" + " and studies" * bool(told.adopted)),
         )
         if count
     ]

@@ -14,6 +14,9 @@ from msgspec import Struct
 from paceline.core.events import AnyEvent
 from paceline.core.values import AttemptId, Config, SlotId, TrialId
 
+# Up to this epoch a trial needs at least this width.
+Need: TypeAlias = tuple[int, float]
+
 
 class Decision(Struct, frozen=True, kw_only=True, tag=str.lower, gc=False, omit_defaults=True):
     """An order. `why` is a sentence with the numbers it rests on."""
@@ -33,6 +36,10 @@ class Open(Decision, frozen=True, kw_only=True):
     # The trial whose settings this one shares up to `branch`, where it was forked from one.
     source: TrialId | None = None
     branch: int | None = None
+    # Whose trial it is, where several studies are driven as one.
+    group: int = 0
+    # What its stages need, in order, where that was declared; a fold asks nobody.
+    needs: tuple[Need, ...] = ()
 
 
 class Go(Decision, frozen=True, kw_only=True):
@@ -76,7 +83,9 @@ class Credit(Decision, frozen=True, kw_only=True):
 
 
 class Close(Decision, frozen=True, kw_only=True):
-    """Open no further trials."""
+    """Open no further trials, or none of one group."""
+
+    group: int = 0
 
 
 # What becomes of attempts: given by the machine, carried out by the engine.
@@ -145,6 +154,7 @@ class AskProposal(Decision, frozen=True, kw_only=True):
     """Ask a generator that is not a function of the log for a config."""
 
     number: int
+    group: int = 0
 
 
 class WakeAt(Decision, frozen=True, kw_only=True):
@@ -180,6 +190,13 @@ class EndCause(StrEnum):
     QUIET = "quiet"
 
 
+class Leave(Decision, frozen=True, kw_only=True):
+    """End one of several studies that are driven as one; the others go on."""
+
+    group: int
+    cause: EndCause
+
+
 class End(Decision, frozen=True, kw_only=True):
     """End the study. The last decision of every log."""
 
@@ -205,6 +222,7 @@ AnyDecision: TypeAlias = (
     | WakeAt
     | Provide
     | Retire
+    | Leave
     | End
 )
 

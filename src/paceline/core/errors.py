@@ -30,6 +30,10 @@ class PacelineError(Exception):
     """Everything Paceline raises on purpose. Its text is one sentence for the user."""
 
 
+class PacelineWarning(UserWarning):
+    """Something a user will want to know, and nothing that stops a study. One sentence too."""
+
+
 class SpecError(PacelineError, ValueError):
     """The user asked for something that cannot be meant: nothing has been started or written.
 

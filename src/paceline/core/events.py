@@ -76,6 +76,8 @@ class Reported(Event, frozen=True, kw_only=True):
     seconds: float
     # The share of its slot's memory that the attempt held then; 0: nobody has measured it.
     memory: float = 0.0
+    # The order that was in force when the epoch began; None: the one that was decided last.
+    version: int | None = None
 
 
 class Saved(Event, frozen=True, kw_only=True):
@@ -130,6 +132,7 @@ class Proposed(Event, frozen=True, kw_only=True):
     # None: there are no more.
     config: Config | None
     note: str = ""
+    group: int = 0
 
 
 class CapacityChanged(Event, frozen=True, kw_only=True):
@@ -173,6 +176,14 @@ class Submitted(Event, frozen=True, kw_only=True):
     more: int = 0
 
 
+class AdoptedSave(Struct, frozen=True, gc=False):
+    """A checkpoint that was taken over: the epochs in it, its size and digest."""
+
+    epoch: int
+    bytes: int
+    digest: str
+
+
 class Adopted(Event, frozen=True, kw_only=True):
     """What another study learned about a config, copied in so that this log stands alone."""
 
@@ -180,6 +191,22 @@ class Adopted(Event, frozen=True, kw_only=True):
     config: Config
     metrics: tuple[Metrics, ...]
     seconds: tuple[float, ...]
+    # The first of these is the epoch after this one; those before were told already.
+    after: int = 0
+    # Checkpoints on its path, and the attempt they are named by here: one below zero that no other
+    # fact has.
+    saves: tuple[AdoptedSave, ...] = ()
+    attempt: AttemptId = 0
+
+
+class Recalled(Event, frozen=True, kw_only=True):
+    """What a config came to in another study, for the generator alone to learn from."""
+
+    study: str
+    config: Config
+    # The objective after each epoch, and whether there was no further one.
+    values: tuple[float | None, ...]
+    finished: bool = False
 
 
 AnyEvent: TypeAlias = (
@@ -197,4 +224,5 @@ AnyEvent: TypeAlias = (
     | Commanded
     | Submitted
     | Adopted
+    | Recalled
 )

@@ -104,6 +104,10 @@ class Generator(Protocol):
         ...
 
 
+# Slots that an epoch under this setting cannot do without: whole ones, or a share of one.
+Needs: TypeAlias = "Callable[[Config], float]"
+
+
 class Demand(Protocol):
     """What one trial could use. Worked out as it is read."""
 
@@ -119,6 +123,11 @@ class Demand(Protocol):
         """The width it holds, or is about to hold after a move; 0 where it waits."""
         ...
 
+    @property
+    def least(self) -> float:
+        """The width that this stage of it cannot do without; 0 where nothing is known."""
+        ...
+
 
 class Demands(Protocol):
     """Who asks for slots, who holds some, who waits, and what a width is worth."""
@@ -130,7 +139,7 @@ class Demands(Protocol):
 
     def running(self) -> Iterator[Demand]: ...
     def waiting(self) -> Iterator[Demand]:
-        """Those who want a slot and have none, longest waiting first; the asking one is not."""
+        """Those who want a slot and have none, in the order of `ready`; the asking one is not."""
         ...
 
     @property
@@ -155,8 +164,9 @@ class Allocator(Protocol):
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
         """Return a width for the asking trial, or for running ones that should change theirs.
 
-        A width is a whole number of slots, or one over a whole number. An asking trial that is not
-        named gets one slot, and one for whom not all its slots are free starts on those that are.
+        A width is a whole number of slots, or one over a whole number, and no less than the
+        demand's least. An asking trial that is not named gets one slot, or its least, and one for
+        whom not all its slots are free starts on those that are, if that is its least or more.
         A running one moves only where that pays: the machine weighs it (`machine.resizing`).
         """
         ...
@@ -293,6 +303,10 @@ class Store(Protocol):
         """
         ...
 
+    def holder(self, study: str) -> str | None:
+        """Return the living writer of a study, such as `process 4711`; None: there is none."""
+        ...
+
     def append(self, study: str, steps: Sequence[Step]) -> None:
         """Add steps to the end of a study's log: all or none, in order, without a gap."""
         ...
@@ -310,3 +324,38 @@ class Store(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Stored(Struct, frozen=True):
+    """Something that lies in a storage."""
+
+    name: str
+    bytes: int
+
+
+class Storage(Protocol):
+    """Keeps checkpoints by name, each whole or not at all. Any thread and process may use it.
+
+    Whatever cannot be done is a CheckpointError with the reason.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is, as a person would write it."""
+        ...
+
+    def put(self, name: str, path: str) -> None:
+        """Keep a file's bytes under a name, which is there once they are safe, and not before."""
+        ...
+
+    def get(self, name: str, path: str) -> None:
+        """Write what has this name to a file, which appears whole or not at all."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Forget a name; one that is not there is forgotten already."""
+        ...
+
+    def list(self) -> Sequence[Stored]:
+        """Return all that lies there, also what was never finished."""
+        ...

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from paceline.core.errors import SpecError
 
@@ -90,6 +91,33 @@ class Saves(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     collect: bool = False
     # What all checkpoints together may take, where they are collected; None: no limit.
     bytes: int | None = None
+    # Of how many finished trials, the best, the last checkpoint is kept; None: of all.
+    best: int | None = None
+
+
+class PlanKey(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What is trained: the name and version of training code and data.
+
+    Studies of one store with the same key and seed share what they have in common.
+    """
+
+    name: str
+    # Empty: whoever gave the name vouches that nothing has changed.
+    version: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}" if self.version else self.name
+
+
+class GroupSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One of several studies that are driven as one: what is its own, and not all studies'."""
+
+    name: str
+    policy: Part
+    generator: Part
+    curves: Part = Part("last")
+    target: Target | None = None
+    trials: int | None = None
 
 
 class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -111,6 +139,8 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     seed: int = 0
     # Trials whose settings agree epoch by epoch are trained once.
     share: bool = False
+    # What is shared with other studies; None: nothing is.
+    plan: PlanKey | None = None
     # Wait for more when nothing is left to run: an outside tuner gives it its trials.
     standing: bool = False
     # How often a trial may fail before it is given up. Lost attempts do not count.
@@ -118,6 +148,11 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     # At most `pack` trials on one slot, at most `span` slots for one trial.
     pack: int = 1
     span: int = 1
+    # What trials need depends on their settings: it stands in every Open.
+    fit: bool = False
+    # Several studies driven as one, each with brains and limits of its own. What stands above is
+    # then theirs together; `policy`, `generator` and `curves` only name theirs to a reader.
+    groups: tuple[GroupSpec, ...] = ()
 
     def __post_init__(self) -> None:
         budget, target = self.budget, self.budget.target
@@ -144,6 +179,25 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
         if target is not None:
             _need(math.isfinite(target.value), "target", target.value, "give a finite number")
             _need(target.over >= 1, "over", target.over, "give the reports to average, 1 or more")
+        names = [group.name for group in self.groups]
+        good = all(names) and len(set(names)) == len(names)
+        _need(good, "name", names, "studies that are driven as one need names that differ")
+
+    @property
+    def studies(self) -> tuple[StudySpec, ...]:
+        """Each of several studies as it would be alone; of one that is alone, itself."""
+        return tuple(map(self._alone, self.groups)) or (self,)
+
+    def _alone(self, group: GroupSpec) -> StudySpec:
+        return replace(
+            self,
+            name=group.name,
+            policy=group.policy,
+            generator=group.generator,
+            curves=group.curves,
+            budget=replace(self.budget, target=group.target, trials=group.trials),
+            groups=(),
+        )
 
     @property
     def sign(self) -> float:

@@ -96,7 +96,7 @@ class StudyView(Protocol):
 
     @property
     def trials(self) -> Sequence[TrialView]:
-        """All trials, by id."""
+        """All trials, by id; of one of several studies driven as one, its own, still by id."""
         ...
 
     @property
@@ -111,7 +111,11 @@ class StudyView(Protocol):
 
     @property
     def ready(self) -> Collection[TrialId]:
-        """Trials with a goal ahead and nobody working for them, longest waiting first."""
+        """Trials with a goal ahead and nobody working for them, in the order of their line.
+
+        Longest waiting first; where trials share prefixes, who has the longest path to its goal.
+        A policy that treats all of them alike takes the first.
+        """
         ...
 
     @property

@@ -15,11 +15,12 @@ from paceline.core.events import Forecasted, Proposed
 from paceline.core.ports import History, Other
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from paceline.core.ports import CurveModel, Generator
+    from paceline.core.ports import Adviser, CurveModel, Generator
     from paceline.core.values import TrialId
     from paceline.core.views import StudyView
+    from paceline.machine.state import StudyState
 
 
 class Advice:
@@ -78,6 +79,34 @@ class Advice:
             except Exception as error:
                 # Somebody's plug-in too. Without it there are no new trials; those there are go on.
                 note = f"the generator failed: {type(error).__name__}: {error}"
-            return Proposed(at=0.0, number=ask.number, config=config, note=note)
+            return Proposed(at=0.0, number=ask.number, config=config, note=note, group=ask.group)
 
         return work
+
+
+def advice_by(
+    models: Sequence[CurveModel], generators: Sequence[Generator], state: StudyState
+) -> Adviser:
+    """Return who answers a study, or each of several that are driven as one."""
+    if len(models) == 1:
+        return Advice(models[0], generators[0], state)
+    return _SharedAdvice(models, generators, state)
+
+
+class _SharedAdvice:
+    """Advice to several studies that are driven as one: each is answered by its own."""
+
+    def __init__(
+        self, models: Sequence[CurveModel], generators: Sequence[Generator], whole: StudyState
+    ) -> None:
+        self._models = models
+        self._generators = generators
+        self._whole = whole
+
+    def answer(self, ask: AskForecast | AskProposal) -> Callable[[], Forecasted | Proposed]:
+        """Return the work that answers the question, as the study that asks sees itself."""
+        groups = self._whole.groups
+        assert groups is not None
+        asks = groups[ask.group] if isinstance(ask, AskProposal) else groups.of(ask.trial)
+        model, generator = self._models[asks.number], self._generators[asks.number]
+        return Advice(model, generator, asks).answer(ask)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from paceline.core.values import NO_LOSS, Status
@@ -54,6 +55,22 @@ class Evidence:
         self._offers: deque[int] = deque()
         self._trials: dict[TrialId, int] = {}
         self._gone: list[int] = []
+        # How many pasts of another study's trials come before the first proposal's.
+        self.before = 0
+
+    def recalled(self, losses: list[float], finished: bool) -> None:
+        """Take what a trial of another study came to, before anything is proposed here."""
+        past = _Past()
+        past.curve.extend(accumulate(losses, min))
+        past.working = False
+        past.ended = Status.FINISHED if finished else Status.STOPPED
+        self._pasts.append(past)
+        self.before += 1
+        # It counts as far as it trained: at later epochs its study never was.
+        self._reached += [0] * (len(losses) - len(self._reached))
+        for epoch in range(len(losses)):
+            self._reached[epoch] += 1
+        self._compare()
 
     def proposed(self) -> None:
         """Take note of the next proposal, before anything has become of it."""
@@ -73,7 +90,7 @@ class Evidence:
     def opened(self, trial: TrialId) -> None:
         """Give the trial the proposal that has been offered longest."""
         if self._offers:
-            self._trials[trial] = self._offers.popleft()
+            self._trials[trial] = self.before + self._offers.popleft()
 
     def reported(self, trial: TrialId, loss: float, working: bool) -> None:
         """Take one more epoch of a trial, which goes on or waits."""

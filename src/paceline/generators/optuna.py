@@ -18,8 +18,9 @@ from optuna.trial import FixedTrial
 
 from paceline.core.decisions import AskProposal, Cut, Entry, Go, Open
 from paceline.core.errors import SpecError
-from paceline.core.events import Proposed
+from paceline.core.events import Proposed, Recalled
 from paceline.core.space import Space
+from paceline.core.values import loss_of
 from paceline.generators.evidence import Evidence
 from paceline.generators.first import First
 from paceline.generators.retold import Retold
@@ -83,6 +84,9 @@ class Sampled:
             case Proposed(number=number, config=dict() as config):
                 self._answers[number] = config
                 tell((self._answered, number))
+            case Recalled(config=config, values=values, finished=finished):
+                losses = [loss_of(value, study.spec.sign) for value in values]
+                tell((self._recalled, config, losses, finished))
             case Open(trial=opened, source=None):
                 tell((evidence.opened, opened))
             case Go(trial=moved):
@@ -99,6 +103,11 @@ class Sampled:
             what(*about)
         return configs[number] if number < len(configs) else None
 
+    def _recalled(self, config: Config, losses: list[float], finished: bool) -> None:
+        if not self._configs:  # later its number would be a proposal's
+            self._study.add(*self._described(config))
+            self._evidence.recalled(losses, finished)
+
     def _asked(self, number: int) -> None:
         self._evidence.asked(number)
         if number == len(self._configs):
@@ -109,7 +118,7 @@ class Sampled:
         self._evidence.answered(number)
 
     def _ask(self, number: int) -> None:
-        answer = self._answers.get(number)
+        answer, evidence = self._answers.get(number), self._evidence
         if answer is not None and self._source.forgetful:
             self._study.add(*self._described(answer))
             config = answer
@@ -123,10 +132,10 @@ class Sampled:
                 return
             if answer is not None and answer != config:
                 # It draws otherwise than it did. What was trained is what it shall learn from.
-                self._study.correct(number, *self._described(answer))
+                self._study.correct(number + evidence.before, *self._described(answer))
                 config = answer
         self._configs.append(config)
-        self._evidence.proposed()
+        evidence.proposed()
 
     def _drawn(self, number: int) -> Config:
         evidence, study = self._evidence, self._study

@@ -1,6 +1,7 @@
 """Other people's libraries, one module each, imported when asked for.
 
 `paceline.integrations.torch`: trials that train on several devices at once.
+`paceline.integrations.ray_tune`: trainables and spaces written for Ray Tune.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from paceline.integrations import ray_tune as ray_tune
     from paceline.integrations import torch as torch
 
-_MODULES = ("torch",)
+_MODULES = ("ray_tune", "torch")
 
 
 def __getattr__(name: str) -> object:

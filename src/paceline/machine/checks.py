@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paceline.core.errors import BrokenInvariant
-from paceline.core.values import Status
+from paceline.core.values import NO_LOSS, Status
 from paceline.plan.tree import known_on, node_of, shared_until, way
 
 if TYPE_CHECKING:
@@ -45,6 +45,17 @@ def idle_slots_are_usable_and_held_by_nobody(state: StudyState) -> Iterator[str]
         yield f"partly held slots are {slots.partial} and should be {partial}"
 
 
+def no_stage_is_narrower_than_it_needs(state: StudyState) -> Iterator[str]:
+    """An attempt has the width that its stage needs, and goes no further than the stage."""
+    for attempt in state.attempts.values():
+        needs = [need for need in attempt.trial.needs if need[0] > attempt.start][:1]
+        for until, least in needs:
+            if attempt.width < least - _DUST:
+                yield f"attempt {attempt.id} is {attempt.width:g} wide and needs {least:g}"
+            if attempt.goal > until:
+                yield f"attempt {attempt.id} goes to {attempt.goal}, its stage to {until}"
+
+
 def every_live_trial_with_a_goal_is_ready_or_carried(state: StudyState) -> Iterator[str]:
     """Nobody who may train is forgotten, and nobody who may not is remembered."""
     for trial in state.trials:
@@ -77,6 +88,14 @@ def attempts_and_their_members_know_each_other(state: StudyState) -> Iterator[st
             # Past a branch, a trial stays until it is known whether the branch was saved.
             if together < attempt.epoch and together not in attempt.save_at:
                 yield f"attempt {attempt.id} left trial {trial.id}'s path at epoch {together}"
+
+
+def no_attempt_trains_what_nobody_asked_for(state: StudyState) -> Iterator[str]:
+    """An attempt's goal is one of its members', or it is there already."""
+    for attempt in state.attempts.values():
+        asked = max((trial.goal for trial in attempt.members), default=0)
+        if attempt.goal > max(asked, attempt.epoch) and not attempt.halting:
+            yield f"attempt {attempt.id} is sent to epoch {attempt.goal}, {asked} is asked for"
 
 
 def a_trial_has_seen_what_is_known_and_no_more(state: StudyState) -> Iterator[str]:
@@ -161,6 +180,24 @@ def questions_are_about_trials_that_exist(state: StudyState) -> Iterator[str]:
             yield f"a forecast was asked of trial {number} at epoch {epoch}"
 
 
+def groups_add_up_to_the_whole(state: StudyState) -> Iterator[str]:
+    """Of several studies driven as one each knows its own trials, and together they are all."""
+    groups = state.groups or ()
+    for group in groups:
+        own = [trial for trial in state.trials if trial.group == group.number]
+        if [trial.id for trial in group.trials] != [trial.id for trial in own]:
+            yield f"study {group.spec.name} knows other trials than its own"
+        if group.live != sum(trial.alive for trial in own):
+            yield f"study {group.spec.name} counts {group.live} live trials"
+        if group.best_loss != min((trial.best_loss for trial in own), default=NO_LOSS):
+            yield f"study {group.spec.name} has another best than its trials"
+        if group.end is not None and state.end is None and group.live:
+            yield f"study {group.spec.name} has ended and {group.live} of its trials live"
+    used = sum(group.slot_seconds for group in groups)
+    if groups and abs(used - state.slot_seconds) > _DUST * max(1.0, used):
+        yield f"the studies have used {used:g} slot-seconds of {state.slot_seconds:g}"
+
+
 def statuses_are_what_they_say(state: StudyState) -> Iterator[str]:
     """Each status means what its description says."""
     for trial in state.trials:
@@ -173,8 +210,10 @@ def statuses_are_what_they_say(state: StudyState) -> Iterator[str]:
 CHECKS: tuple[Callable[[StudyState], Iterator[str]], ...] = (
     no_slot_is_held_beyond_its_whole,
     idle_slots_are_usable_and_held_by_nobody,
+    no_stage_is_narrower_than_it_needs,
     every_live_trial_with_a_goal_is_ready_or_carried,
     attempts_and_their_members_know_each_other,
+    no_attempt_trains_what_nobody_asked_for,
     a_trial_has_seen_what_is_known_and_no_more,
     the_best_is_the_best_seen,
     live_trials_are_counted,
@@ -182,6 +221,7 @@ CHECKS: tuple[Callable[[StudyState], Iterator[str]], ...] = (
     checkpoints_lie_at_known_epochs,
     wishes_are_on_the_way,
     questions_are_about_trials_that_exist,
+    groups_add_up_to_the_whole,
     statuses_are_what_they_say,
 )
 

@@ -1,4 +1,4 @@
-"""Checkpoints that lie on a disk: what they are called, what they take, whose they are.
+"""Checkpoints that lie in storage: what they are called, what they take, whose they are.
 
 Where checkpoints are not collected it holds nothing: a checkpoint is then known to its node alone.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from paceline.plan.tree import node_of
+from paceline.plan.tree import node_of, way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,11 +19,12 @@ Name: TypeAlias = "tuple[AttemptId, int]"
 
 
 class File(NamedTuple):
-    """A checkpoint: its size, its digest, and the trial whose path it lies on."""
+    """A checkpoint: its size, its digest, whose path it lies on, how wide the attempt was."""
 
     bytes: int
     digest: str
     trial: Trial
+    width: float = 1.0
 
 
 class Files:
@@ -44,10 +45,11 @@ class Files:
             self.files[name] = file
             self.bytes += file.bytes
             self._of.setdefault(file.trial.id, []).append(name)
-            self.suspects[file.trial.id] = file.trial
         if node.saves is None:
             node.saves = {}
         node.saves[name[1]] = name[0]
+        if collect:
+            self.suspect(file.trial)
 
     def drop(self, name: Name, trial: Trial | None = None) -> None:
         """A checkpoint is gone; one that is not accounted for is found on the trial's way."""
@@ -65,6 +67,15 @@ class Files:
         """These checkpoints are gone."""
         for name in names:
             self.drop(name)
+
+    def suspect(self, trial: Trial) -> None:
+        """Something has changed for which checkpoints on a trial's way may have been kept."""
+        self.suspects[trial.id] = trial
+        for node in way(trial.leaf):
+            for epoch, attempt in (node.saves or {}).items():
+                file = self.files.get((attempt, epoch))
+                if file is not None:
+                    self.suspects[file.trial.id] = file.trial
 
     def suspect_all(self) -> None:
         """Something has changed for which any of them may have been kept."""

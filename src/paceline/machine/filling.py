@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from paceline.core import decisions as d
 from paceline.core.errors import SpecError
+from paceline.machine.ending import Ender, end, number_of, why_quiet
+from paceline.machine.fitting import beyond, least_of
 from paceline.machine.orders import stage_for
 from paceline.machine.resizing import (
     rested,
@@ -21,26 +23,24 @@ from paceline.machine.resizing import (
 from paceline.plan.settings import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from paceline.core.decisions import AnyDecision
     from paceline.core.ports import Allocator, Demand, Generator, Pick, Policy
     from paceline.core.values import AttemptId, Config, SlotId, TrialId
-    from paceline.machine.paces import Paces
+    from paceline.machine.groups import Group
     from paceline.machine.records import Attempt, Trial
     from paceline.machine.state import StudyState
 
 # A generator that proposes only what is already known costs nothing and would never end.
 _MOST_IDLE_OPENS = 1000
 _MOVED = "it goes on at another width"
+_NEEDED = "its next epochs need another width"
 
 
-class Decider(Protocol):
+class Decider(Ender, Protocol):
     """What the filler needs of the machine."""
 
-    @property
-    def state(self) -> StudyState: ...
-    def decide(self, decision: AnyDecision) -> None: ...
+    def open(self, config: Config, until: int, why: str, group: int = 0) -> Trial: ...
     def credit(self, trial: Trial) -> None: ...
 
 
@@ -48,9 +48,7 @@ class Thinkers(Protocol):
     """What the filler needs of the brains."""
 
     @property
-    def policy(self) -> Policy: ...
-    @property
-    def generator(self) -> Generator: ...
+    def each(self) -> Sequence[tuple[Policy, Generator]]: ...
     @property
     def allocator(self) -> Allocator: ...
 
@@ -59,8 +57,7 @@ class Filler:
     """Fills free slots after every event. Keeps no machine: a cycle would keep studies alive."""
 
     def __init__(self, brains: Thinkers) -> None:
-        self._policy = brains.policy
-        self._generator = brains.generator
+        self._brains = brains.each
         self._allocator = brains.allocator
 
     def fill(self, machine: Decider) -> None:
@@ -74,10 +71,12 @@ class Filler:
         state = machine.state
         slots = state.slots
         launched, pick = self._move(machine), None
-        while state.end is None and (slots.idle or slots.partial or state.elastic):
-            pick = self._pick(machine)
+        # Were others to start, one that needs more room to go on than there is might wait for ever.
+        held = any(number in state.ready for number in state.moving)
+        while not (held or state.end) and (slots.idle or slots.partial or state.elastic):
+            view, pick = self._turn(machine)
             room = slots.idle or slots.partial
-            if pick is None or not room or not self._start(machine, pick):
+            if pick is None or not room or not self._start(machine, view, pick):
                 break
             launched = True
         # While a proposal is on its way the slot it is for is not left over.
@@ -89,55 +88,75 @@ class Filler:
         state = machine.state
         moved = False
         for number in [number for number in state.moving if number in state.ready]:
-            moved = self._launch(machine, state.trials[number], _MOVED) or moved
+            why = _MOVED if state.moving[number] else _NEEDED
+            moved = self._launch(machine, state.trials[number], why) or moved
         return moved
 
-    def _pick(self, machine: Decider) -> Pick | None:
+    def _turn(self, machine: Decider) -> tuple[StudyState | Group, Pick | None]:
+        """Ask for a pick: of several studies, the one whose turn it is and who wants a slot."""
         state = machine.state
-        most = self._policy.admit(state)
-        wanted = not state.closed and (most is None or state.live < most)
-        if wanted:
-            self._mind_budget(machine)
-        state.new = wanted and not state.closed and self._obtainable(machine)
-        return self._policy.next(state)
+        if state.groups is None:
+            return state, self._pick(machine, state)
+        room = state.free
+        for group in state.groups.turns(state.now):
+            pick = self._pick(machine, group)
+            state.new = group.new
+            if pick is not None:
+                return group, pick
+            if room > 0 and group.quiet:
+                end(machine, group, *why_quiet(group, state))
+            # A slot that a proposal is on its way for is not the next one's.
+            awaited = state.questions.awaits(group.number)
+            room -= awaited
+            if awaited and room <= 0:
+                break
+        return state, None
 
-    def _mind_budget(self, machine: Decider) -> None:
-        state = machine.state
-        limit = state.spec.budget.trials
-        if limit is not None and len(state.trials) >= limit:
+    def _pick(self, machine: Decider, view: StudyState | Group) -> Pick | None:
+        policy, generator = self._brains[number_of(view)]
+        most = policy.admit(view)
+        wanted = not view.closed and (most is None or view.live < most)
+        if wanted:
+            self._mind_budget(machine, view)
+        view.new = wanted and not view.closed and self._obtainable(machine, view, generator)
+        return policy.next(view)
+
+    def _mind_budget(self, machine: Decider, view: StudyState | Group) -> None:
+        limit = view.spec.budget.trials
+        if limit is not None and len(view.trials) >= limit:
             why = f"all {limit} trials of the budget are open"
-        elif state.idle_opens >= _MOST_IDLE_OPENS:
-            why = f"the last {state.idle_opens} configs were all known already"
+        elif view.idle_opens >= _MOST_IDLE_OPENS + len(view.adopted.trials):
+            rest = ", or need more slots than there are" if view.spec.fit else ""
+            why = f"the last {view.idle_opens} configs were all known already{rest}"
         else:
             return
-        machine.decide(d.Close(why=why))
+        machine.decide(d.Close(group=number_of(view), why=why))
 
-    def _obtainable(self, machine: Decider) -> bool:
+    def _obtainable(self, machine: Decider, view: StudyState | Group, generator: Generator) -> bool:
         """Say whether a config can be had now; ask for one where that takes time."""
-        state = machine.state
-        questions = state.questions
-        if self._generator.pure or questions.offers:
+        number, questions = number_of(view), machine.state.questions
+        if generator.pure or questions.offer(number) is not None:
             return True
-        # One question for each slot that could use the answer, and no more.
-        while len(questions.awaited) < state.free:
-            machine.decide(
-                d.AskProposal(number=questions.proposals, why="a free slot wants a new trial")
-            )
+        # One question for each slot that could use the answer, and no more; of several studies
+        # each has one on its way at a time, so that none takes all slots.
+        most = view.free if view is machine.state else min(view.free, 1.0)
+        while questions.awaits(number) < most:
+            asked, why = questions.proposals(number), "a free slot wants a new trial"
+            machine.decide(d.AskProposal(number=asked, group=number, why=why))
         return False
 
-    def _start(self, machine: Decider, pick: Pick) -> bool:
+    def _start(self, machine: Decider, view: StudyState | Group, pick: Pick) -> bool:
         """Carry a pick out. False: nothing more fits now."""
         state = machine.state
         if pick.trial is None:
-            config = self._config(machine)
+            config = self._config(machine, view)
             if config is None:
                 return True  # closed now: ask the policy again
-            number = len(state.trials)
             until = min(pick.until, state.spec.epochs)
             if until < 1:
-                name = state.spec.policy
+                name = view.spec.policy
                 raise SpecError(f"policy {name} gave a new trial the goal {until}: give 1 or more.")
-            machine.decide(d.Open(trial=number, config=config, until=until, why=pick.why))
+            number = machine.open(config, until, pick.why, number_of(view)).id
         else:
             number = pick.trial
             trial = state.trials[number]
@@ -153,29 +172,40 @@ class Filler:
             return True
         return self._launch(machine, trial, pick.why)
 
-    def _config(self, machine: Decider) -> Config | None:
-        state = machine.state
-        if state.questions.offers:
-            return canonical(state.questions.offers[0])  # taken by the Open that follows
-        config = self._generator.propose(state.taken, state)
+    def _config(self, machine: Decider, view: StudyState | Group) -> Config | None:
+        number = number_of(view)
+        config = machine.state.questions.offer(number)  # taken by the Open that follows
         if config is None:
-            machine.decide(d.Close(why="the generator has no more configs"))
+            config = self._brains[number][1].propose(view.taken, view)
+        if config is None:
+            machine.decide(d.Close(group=number, why="the generator has no more configs"))
             return None
         return canonical(config)
 
     def _launch(self, machine: Decider, trial: Trial, why: str) -> bool:
         state = machine.state
+        least = least_of(trial, state.least)
+        if least > state.capacity:
+            return self._give_up(machine, trial)
         wanted = state.moving.get(trial.id)
-        if wanted is None:
+        if not wanted:
             widths = self._allocator.place(_Demands(state, trial, coming=state.new), state)
             wanted = widths.get(trial.id, 1.0)
-        width = _clipped(_roomy(wanted, trial, state), state)
+        width = _clipped(max(wanted, least), state)
         if width > 1.0:
-            width = float(min(int(width), max(1, len(state.slots.idle))))
+            width = float(max(min(int(width), len(state.slots.idle)), int(least), 1))
         slots = state.slots.find(width)
         if slots is None:
             return False
         machine.decide(_launch_of(trial, state.launches, slots, width, why))
+        return True
+
+    def _give_up(self, machine: Decider, trial: Trial) -> bool:
+        """Let it wait for slots that went away; where nothing else runs, wait no longer."""
+        why = beyond(trial, machine.state.capacity)
+        if machine.state.attempts or why is None:
+            return False
+        machine.decide(d.Fail(trial=trial.id, why=why))
         return True
 
     def _spread(self, machine: Decider, *, coming: bool) -> None:
@@ -216,18 +246,7 @@ class Filler:
         if not (state.attempts or state.ready or questions.forecasts or questions.awaited):
             waiting = questions.wakes - {(state.deadline_s, None)}
             if state.capacity > 0 and not waiting and not state.spec.standing:
-                machine.decide(_quiet(state))
-
-
-def _quiet(state: StudyState) -> d.End:
-    """Return the end of a study in which nothing is left to run."""
-    trouble, opened = state.questions.trouble, len(state.trials)
-    if not trouble:
-        why = f"nothing is left to run: {opened} trials were opened"
-        return d.End(cause=d.EndCause.QUIET, why=why)
-    # What was trained is worth having; where nothing was, there is nothing but the trouble.
-    cause = d.EndCause.QUIET if state.epochs_trained else d.EndCause.FAILED
-    return d.End(cause=cause, why=f"no more trials after {opened}: {trouble}")
+                end(machine, state, *why_quiet(state, state))
 
 
 def _launch_of(
@@ -257,7 +276,7 @@ def _moves(widths: Mapping[TrialId, float], state: StudyState) -> list[tuple[Att
         trial = state.trials[number]
         attempt = trial.attempt
         if attempt is not None and attempt.trial is trial and rested(attempt, state):
-            width = _clipped(_roomy(wanted, trial, state), state)
+            width = _clipped(max(wanted, least_of(trial, state.least)), state)
             if width != attempt.width:
                 moves.append((attempt, width))
     return moves
@@ -275,19 +294,19 @@ class _Demands:
 
     @property
     def asking(self) -> Demand | None:
-        return None if self._trial is None else _Demand(self._trial, 0.0, self._state.paces)
+        return None if self._trial is None else _Demand(self._trial, 0.0, self._state)
 
     def running(self) -> Iterator[Demand]:
         for attempt in self._state.attempts.values():
             if not attempt.halting:
-                width = self._state.moving.get(attempt.trial.id, attempt.width)
-                yield _Demand(attempt.trial, width, self._state.paces)
+                width = self._state.moving.get(attempt.trial.id) or attempt.width
+                yield _Demand(attempt.trial, width, self._state)
 
     def waiting(self) -> Iterator[Demand]:
         for number in self._state.ready:
             trial = self._state.trials[number]
             if trial is not self._trial:
-                yield _Demand(trial, 0.0, self._state.paces)
+                yield _Demand(trial, 0.0, self._state)
 
     def speed(self, width: float) -> float:
         return self._state.paces.speed(width)
@@ -299,11 +318,11 @@ class _Demands:
 class _Demand:
     """A trial and the width it holds."""
 
-    __slots__ = ("_paces", "_trial", "width")
+    __slots__ = ("_state", "_trial", "width")
 
-    def __init__(self, trial: Trial, width: float, paces: Paces) -> None:
+    def __init__(self, trial: Trial, width: float, state: StudyState) -> None:
         self._trial = trial
-        self._paces = paces
+        self._state = state
         self.width = width
 
     @property
@@ -313,12 +332,11 @@ class _Demand:
     @property
     def work(self) -> float:
         epochs = self._trial.goal - self._trial.epoch
-        return max(epochs, 0) * self._paces.epoch_s(self._trial.id)
+        return max(epochs, 0) * self._state.paces.epoch_s(self._trial.id)
 
-
-def _roomy(width: float, trial: Trial, state: StudyState) -> float:
-    """Return the width, or what the trial's memory needs; unmeasured, as much as any other's."""
-    return max(width, trial.least or state.least)
+    @property
+    def least(self) -> float:
+        return least_of(self._trial, self._state.least)
 
 
 def _clipped(width: float, state: StudyState) -> float:

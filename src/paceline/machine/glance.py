@@ -16,6 +16,7 @@ from paceline.plan.tree import node_of
 if TYPE_CHECKING:
     from paceline.core.values import StudySpec
     from paceline.machine.foresight import Foresight
+    from paceline.machine.groups import Group
     from paceline.machine.paces import Paces
     from paceline.machine.state import StudyState
 
@@ -31,6 +32,10 @@ class StudyRow(Struct, frozen=True, kw_only=True):
     mode: str
     epochs: int
     seed: int
+    # What is trained, as name@version; None: nothing is shared with other studies.
+    plan: str | None
+    # How many configs were taken over from each of these.
+    adopted: dict[str, int]
     # "ended" or "unfinished"; `end` and `end_why` say what ended it.
     status: str
     end: str | None
@@ -52,6 +57,33 @@ class StudyRow(Struct, frozen=True, kw_only=True):
     forecasts: Forecasts | None
     # What was learned of widths; None where no trial has had two.
     speeds: Speeds | None
+
+
+class GroupRow(Struct, frozen=True, kw_only=True):
+    """One of several studies that are driven as one, at a glance."""
+
+    name: str
+    policy: str
+    generator: str
+    curves: str
+    # "ended" or "unfinished"; `end` and `end_why` say what ended it.
+    status: str
+    end: str | None
+    end_why: str | None
+    # Its clock stands still once it has ended.
+    clock_s: float
+    # Of attempts that were launched for it, as are `epochs_trained`.
+    slot_seconds: float
+    target: float | None
+    trials: int
+    trials_finished: int
+    trials_stopped: int
+    trials_failed: int
+    epochs_trained: int
+    reports: int
+    best_value: float | None
+    best_trial: int | None
+    best_epoch: int | None
 
 
 class Forecasts(Struct, frozen=True, kw_only=True):
@@ -115,6 +147,8 @@ def row_of(state: StudyState) -> StudyRow:
         mode=spec.mode,
         epochs=spec.epochs,
         seed=spec.seed,
+        plan=None if spec.plan is None else str(spec.plan),
+        adopted=dict(state.adopted.studies),
         status="unfinished" if end is None else "ended",
         end=None if end is None else end.cause.value,
         end_why=None if end is None else end.why,
@@ -133,6 +167,37 @@ def row_of(state: StudyState) -> StudyRow:
         best_epoch=None if best is None else state.best_epoch,
         forecasts=_forecasts(state.foresight),
         speeds=_speeds(state.paces),
+    )
+
+
+def group_rows(state: StudyState) -> list[GroupRow]:
+    """Return each of several studies that are driven as one; none of a study that is alone."""
+    return [_group_row(group) for group in state.groups or ()]
+
+
+def _group_row(group: Group) -> GroupRow:
+    spec, end, best = group.spec, group.end, group.best
+    fates = [trial.ended for trial in group.trials]
+    return GroupRow(
+        name=spec.name,
+        policy=str(spec.policy),
+        generator=spec.generator.name,
+        curves=str(spec.curves),
+        status="unfinished" if end is None else "ended",
+        end=None if end is None else end.cause.value,
+        end_why=None if end is None else end.why,
+        clock_s=group.now,
+        slot_seconds=group.slot_seconds,
+        target=None if spec.budget.target is None else spec.budget.target.value,
+        trials=len(fates),
+        trials_finished=fates.count(Status.FINISHED),
+        trials_stopped=fates.count(Status.STOPPED),
+        trials_failed=fates.count(Status.FAILED),
+        epochs_trained=group.epochs_trained,
+        reports=group.reports,
+        best_value=value_of(group.best_loss, spec),
+        best_trial=None if best is None else best.id,
+        best_epoch=None if best is None else group.best_epoch,
     )
 
 

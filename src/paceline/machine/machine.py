@@ -17,7 +17,10 @@ from paceline.core import events as e
 from paceline.core.decisions import Step
 from paceline.core.ports import Allocator, Fork, Generator, Policy, sees_nothing
 from paceline.core.values import Status
+from paceline.machine.ending import end, number_of
 from paceline.machine.filling import Filler, dispensable
+from paceline.machine.fitting import Asked, Told, beyond
+from paceline.machine.groups import Audience
 from paceline.machine.orders import order_for
 from paceline.machine.state import StudyState
 from paceline.machine.tidying import beyond_budget, superfluous
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import AnyDecision, Entry
     from paceline.core.ports import Verdict
+    from paceline.core.values import Config, TrialId
+    from paceline.machine.groups import Group
     from paceline.machine.records import Trial
 
 
@@ -42,6 +47,20 @@ class Brains(Struct, frozen=True):
     policy: Policy
     generator: Generator
     allocator: Allocator
+    # Where several studies are driven as one: who thinks for those after the first.
+    others: tuple[tuple[Policy, Generator], ...] = ()
+    # Who says what the stages of a config need; None: nobody does.
+    needs: Asked | Told | None = None
+
+    @property
+    def each(self) -> tuple[tuple[Policy, Generator], ...]:
+        """Who thinks for each group; for a study that stands alone, for it."""
+        return ((self.policy, self.generator), *self.others)
+
+    @property
+    def generators(self) -> list[Generator]:
+        """Each group's generator."""
+        return [generator for _, generator in self.each]
 
 
 class Machine:
@@ -49,10 +68,14 @@ class Machine:
 
     def __init__(self, brains: Brains) -> None:
         self.state = StudyState()
-        self._policy = brains.policy
-        sees = (brains.policy.see, brains.generator.see, brains.allocator.see)
+        self._policies = [policy for policy, _ in brains.each]
+        sees: list[Callable[[Entry, StudyState], None]]
+        sees = [brains.policy.see, brains.generator.see, brains.allocator.see]
+        if brains.others:
+            sees = [Audience(brains.each).see, brains.allocator.see]
         self._sees = tuple(see for see in sees if see is not sees_nothing)
         self._filler = Filler(brains)
+        self._needs = brains.needs
         self._out: list[AnyDecision] = []
         # Whether time or slot time is limited, so that every event must be checked against it.
         self._limited = False
@@ -98,6 +121,43 @@ class Machine:
         self._out.append(decision)
         self.take(decision)
 
+    def open(
+        self,
+        config: Config,
+        until: int,
+        why: str,
+        group: int = 0,
+        fork: tuple[TrialId, int] | None = None,
+    ) -> Trial:
+        """Begin a trial; one that needs more than there is ends at once, and says so."""
+        state = self.state
+        number = len(state.trials)
+        source, branch = fork or (None, None)
+        self.decide(
+            d.Open(
+                trial=number,
+                config=config,
+                until=until,
+                source=source,
+                branch=branch,
+                group=group,
+                needs=() if self._needs is None else self._needs.along(config, state.spec),
+                why=why,
+            )
+        )
+        trial = state.trials[number]
+        trouble = beyond(trial, state.capacity)
+        if trouble is not None:
+            self.decide(d.Fail(trial=number, why=trouble))
+            self._mind_failures(f": {trouble}")
+        return trial
+
+    def end(self, decision: d.End) -> None:
+        """End the study, and first give up what was kept for those who would have gone on."""
+        self.state.files.suspect_all()
+        self._collect(over=True)
+        self.decide(decision)
+
     def credit(self, trial: Trial) -> None:
         """Give the trial what is already known of its path, judging it after each epoch."""
         while trial.alive and trial.epoch < trial.goal and self.state.end is None:
@@ -136,6 +196,11 @@ class Machine:
     def _reported(self, event: e.Reported) -> None:
         for trial in self.state.delivered:
             self._news(trial)
+        attempt = self.state.attempts.get(event.attempt)
+        astray = attempt is not None and attempt.strayed(event.epoch, event.version)
+        if attempt is not None and astray and not attempt.halting:
+            why = f"it was past epoch {attempt.epoch} when it was told to turn there"
+            self.decide(d.Halt(attempt=attempt.id, why=why))
 
     def _attempt_ended(self, event: e.Ended) -> None:
         trial = self.state.subject
@@ -146,20 +211,26 @@ class Machine:
         note = f": {event.note.splitlines()[-1]}" if event.note else ""
         why = f"failure {trial.failures}, and only {retries} may be retried{note}"
         self.decide(d.Fail(trial=trial.id, why=why))
+        self._mind_failures(note)
+
+    def _mind_failures(self, note: str) -> None:
+        """End a study in which trials have failed and none has ever reported."""
+        if self.state.epochs_trained:
+            return
         failed = sum(each.ended is Status.FAILED for each in self.state.trials)
-        if not self.state.epochs_trained and failed >= _HOPELESS:
+        if failed >= _HOPELESS:
             why = f"the first {failed} trials failed before their first report{note}"
-            self._end(d.EndCause.FAILED, why)
+            end(self, self.state, d.EndCause.FAILED, why)
 
     def _subject(self, event: e.Forecasted | e.Woke) -> None:
         trial = self.state.subject
         if trial is not None and trial.alive:
-            self._judge(trial)
+            self._judge(trial, self._view(trial))
 
     def _commanded(self, event: e.Commanded) -> None:
         match event.command:
             case e.StopStudy():
-                self._end(d.EndCause.COMMAND, "a command asked for it")
+                end(self, self.state, d.EndCause.COMMAND, "a command asked for it")
             case e.ChangeSlots(by=by) if by > 0:
                 self.decide(d.Provide(slots=by, why=f"a command gives {by} more"))
             case e.ChangeSlots(by=by):
@@ -168,11 +239,8 @@ class Machine:
                     self.decide(d.Retire(slots=going, why=f"a command takes {len(going)} away"))
 
     def _submitted(self, event: e.Submitted) -> None:
-        number = len(self.state.trials)
         until = min(max(event.until, 1), self.state.spec.epochs)
-        why = "an outside tuner asks for it"
-        self.decide(d.Open(trial=number, config=canonical(event.config), until=until, why=why))
-        self.credit(self.state.trials[number])
+        self.credit(self.open(canonical(event.config), until, "an outside tuner asks for it"))
 
     def _adopted(self, event: e.Adopted) -> None:
         for trial in self.state.trials:
@@ -182,24 +250,29 @@ class Machine:
 
     def _news(self, trial: Trial) -> None:
         """React to one more epoch seen: the target, then the policy."""
-        state = self.state
-        if state.end is None and (state.spec.budget.target is None or not self._reached(trial)):
-            self._judge(trial)
+        view = self._view(trial)
+        if view.end is None and (view.spec.budget.target is None or not self._reached(trial, view)):
+            self._judge(trial, view)
 
-    def _judge(self, trial: Trial) -> None:
-        for verdict in self._policy.judge(trial, self.state):
-            self._carry_out(verdict)
-            if self.state.end is not None:
+    def _view(self, trial: Trial) -> StudyState | Group:
+        """Return the study that the trial belongs to: its group, where there are several."""
+        groups = self.state.groups
+        return self.state if groups is None else groups[trial.group]
+
+    def _judge(self, trial: Trial, view: StudyState | Group) -> None:
+        for verdict in self._policies[trial.group].judge(trial, view):
+            self._carry_out(verdict, view)
+            if view.end is not None:
                 return
 
-    def _carry_out(self, verdict: Verdict) -> None:
+    def _carry_out(self, verdict: Verdict, view: StudyState | Group) -> None:
         """Turn a verdict into a decision; one that changes nothing is none."""
         state = self.state
         if isinstance(verdict, d.End):
-            self._end(d.EndCause.POLICY, verdict.why)
+            end(self, view, d.EndCause.POLICY, verdict.why)
         elif isinstance(verdict, d.Close):
-            if not state.closed:
-                self.decide(verdict)
+            if not view.closed:
+                self.decide(d.Close(group=number_of(view), why=verdict.why))
         elif verdict.trial is None or state.trials[verdict.trial].alive:
             if isinstance(verdict, Fork):
                 self._fork(verdict)
@@ -226,21 +299,17 @@ class Machine:
         state = self.state
         source = state.trials[verdict.source]
         self.decide(d.Stop(trial=verdict.trial, why=verdict.why))
-        child = len(state.trials)
-        self.decide(
-            d.Open(
-                trial=child,
-                config=spliced(source.config, verdict.epoch, verdict.changes, state.spec.epochs),
-                until=min(verdict.until, state.spec.epochs),
-                source=source.id,
-                branch=verdict.epoch,
-                why=verdict.why,
-            )
+        child = self.open(
+            spliced(source.config, verdict.epoch, verdict.changes, state.spec.epochs),
+            min(verdict.until, state.spec.epochs),
+            verdict.why,
+            source.group,
+            (source.id, verdict.epoch),
         )
-        self.credit(state.trials[child])
+        self.credit(child)
 
-    def _reached(self, trial: Trial) -> bool:
-        spec = self.state.spec
+    def _reached(self, trial: Trial, view: StudyState | Group) -> bool:
+        spec = view.spec
         target = spec.budget.target
         if target is None or trial.epoch < target.over:
             return False
@@ -251,9 +320,11 @@ class Machine:
         mean = f", mean of the last {target.over} reports," if target.over > 1 else ""
         # Whoever is there before having learned anything was never looking for this.
         doubt = "; even the first report is past it: check its sign, and mode" * (
-            self.state.reports == target.over
+            view.reports == target.over
         )
-        self._end(
+        end(
+            self,
+            view,
             d.EndCause.TARGET,
             f"trial {trial.id} reached {spec.metric} {spec.sign * loss:.6g}{mean} at epoch "
             f"{trial.epoch}: the target is {target.value:.6g}{doubt}",
@@ -274,7 +345,7 @@ class Machine:
             if not attempt.members and not attempt.trial.alive:
                 self.decide(d.Halt(attempt=attempt.id, why="nobody needs it any more"))
                 continue
-            order = order_for(attempt)
+            order = order_for(attempt, self.state.rides.paths)
             if order != (attempt.trial, attempt.goal, attempt.save_at):
                 self.decide(
                     d.Amend(
@@ -287,12 +358,14 @@ class Machine:
                     )
                 )
 
-    def _collect(self) -> None:
+    def _collect(self, *, over: bool = False) -> None:
         """Give up checkpoints that nobody needs, and those that do not fit."""
-        for names, why in (
-            (superfluous(self.state), "nobody needs them any more"),
-            (beyond_budget(self.state), f"all may take {self.state.spec.saves.bytes} bytes"),
+        limit = self.state.spec.saves.bytes
+        for find, why in (
+            (superfluous, "nobody needs them any more"),
+            (beyond_budget, f"all may take {limit} bytes, and these cost least to train again"),
         ):
+            names = find(self.state, over=over)
             if names:
                 self.decide(d.Drop(checkpoints=tuple(sorted(names)), why=why))
 
@@ -301,17 +374,14 @@ class Machine:
         state = self.state
         deadline = state.deadline_s
         if deadline is not None and state.now >= deadline:
-            self._end(d.EndCause.DEADLINE, f"the deadline of {deadline:g} s has come")
+            end(self, state, d.EndCause.DEADLINE, f"the deadline of {deadline:g} s has come")
             return True
         limit = state.spec.budget.slot_seconds
         # Sums of many floats: what is used up but for a billionth is used up.
         if limit is not None and state.slot_seconds >= limit * (1 - 1e-9):
-            self._end(d.EndCause.SLOT_SECONDS, f"{limit:g} slot-seconds are used up")
+            end(self, state, d.EndCause.SLOT_SECONDS, f"{limit:g} slot-seconds are used up")
             return True
         return False
-
-    def _end(self, cause: d.EndCause, why: str) -> None:
-        self.decide(d.End(cause=cause, why=why))
 
 
 def _reason(before: int, after: int) -> str:

@@ -128,6 +128,11 @@ class Paces:
         return math.exp(self._epochs.value)
 
     @property
+    def save_s(self) -> float:
+        """What a save takes; nothing before one was made."""
+        return self._saves.value
+
+    @property
     def move_s(self) -> float:
         """What it costs to move a trial: save, start, restore, warm up."""
         return self._saves.value + self._starts.value + self._warm_ups.value

@@ -5,7 +5,7 @@ Knows who asked for what. An answer that nobody waits for, or that comes twice, 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ class Questions:
 
     def __init__(self) -> None:
         self.forecasts: dict[tuple[TrialId, int], d.AskForecast] = {}
-        # Proposals asked for so far, those awaited, and those that lie ready.
-        self.proposals = 0
-        self.awaited: set[int] = set()
-        self.offers: deque[Config] = deque()
-        # Why there are no more proposals, where something went wrong.
-        self.trouble = ""
+        # For each group: proposals asked for so far, those awaited, and those that lie ready.
+        self._proposals: Counter[int] = Counter()
+        self.awaited: set[tuple[int, int]] = set()
+        self._offers: dict[int, deque[Config]] = {}
+        # For each group: why there are no more proposals, where something went wrong.
+        self.trouble: dict[int, str] = {}
         self.wakes: set[tuple[float, TrialId | None]] = set()
 
     def ask_forecast(self, ask: d.AskForecast) -> None:
@@ -33,8 +33,27 @@ class Questions:
 
     def ask_proposal(self, ask: d.AskProposal) -> None:
         """Wait for a proposal."""
-        self.proposals += 1
-        self.awaited.add(ask.number)
+        self._proposals[ask.group] += 1
+        self.awaited.add((ask.group, ask.number))
+
+    def proposals(self, group: int) -> int:
+        """Return how many proposals a group has asked for."""
+        return self._proposals[group]
+
+    def awaits(self, group: int) -> int:
+        """Return how many proposals are on their way to a group."""
+        return sum(whose == group for whose, _ in self.awaited)
+
+    def offer(self, group: int) -> Config | None:
+        """Return the config that has lain ready for a group longest; None: there is none."""
+        offers = self._offers.get(group)
+        return offers[0] if offers else None
+
+    def opened(self, group: int) -> None:
+        """A trial of this group was opened: with what lay ready longest, if anything did."""
+        offers = self._offers.get(group)
+        if offers:
+            offers.popleft()
 
     def ask_wake(self, ask: d.WakeAt) -> None:
         """Wait for a time."""
@@ -54,11 +73,11 @@ class Questions:
 
     def proposed(self, event: e.Proposed) -> bool:
         """Take a proposal; False where it says that there are no more."""
-        if event.number not in self.awaited:
+        if (event.group, event.number) not in self.awaited:
             return True
-        self.awaited.discard(event.number)
+        self.awaited.discard((event.group, event.number))
         if event.config is None:
-            self.trouble = self.trouble or event.note
+            self.trouble[event.group] = self.trouble.get(event.group) or event.note
             return False
-        self.offers.append(event.config)
+        self._offers.setdefault(event.group, deque()).append(event.config)
         return True

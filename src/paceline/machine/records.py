@@ -16,6 +16,7 @@ from paceline.plan.tree import Node, node_of, way
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from paceline.core.decisions import Launch, Need
     from paceline.core.values import AttemptId
 
 Leaf: TypeAlias = "Node[Trial, Attempt]"
@@ -38,11 +39,13 @@ class Trial:
         "failures",
         "forecast",
         "goal",
+        "group",
         "id",
         "leaf",
         "least",
         "loss",
         "mark",
+        "needs",
         "opened_at",
         "source",
         "spec",
@@ -56,6 +59,10 @@ class Trial:
         self.opened_at = 0.0
         # The trial it was forked from.
         self.source: TrialId | None = None
+        # Whose it is, where several studies are driven as one.
+        self.group = 0
+        # What its stages need, where that was declared.
+        self.needs: tuple[Need, ...] = ()
         self.epoch = 0
         self.goal = 0
         # The last epoch at which it was to leave a checkpoint for others; 0: at none.
@@ -143,6 +150,7 @@ class Attempt:
         "source",
         "start",
         "trial",
+        "turns",
         "version",
         "width",
         "yielding",
@@ -160,6 +168,8 @@ class Attempt:
         self.goal = start
         self.save_at: tuple[int, ...] = ()
         self.version = 0
+        # The orders that led it on to another trial's path, and the epoch after which these part.
+        self.turns: tuple[tuple[int, int], ...] = ()
         self.slots: tuple[SlotId, ...] = ()
         self.width = 0.0
         self.launched_at = 0.0
@@ -170,10 +180,28 @@ class Attempt:
         # It must save and go at its next epoch end, because its slots or its width change.
         self.yielding = False
 
+    @classmethod
+    def launched(cls, decision: Launch, trial: Trial, now: float) -> Attempt:
+        """Return the attempt that this decision starts now."""
+        attempt = cls(decision.attempt, trial, decision.start)
+        attempt.source = decision.source
+        attempt.goal = decision.goal
+        attempt.save_at = decision.save_at
+        attempt.slots = decision.slots
+        attempt.width = decision.width
+        attempt.launched_at = now
+        return attempt
+
     @property
     def parked(self) -> bool:
         """Whether it is about to save at its last epoch."""
         return self.epoch >= self.goal or self.epoch in self.save_at
+
+    def strayed(self, epoch: int, version: int | None) -> bool:
+        """Whether an epoch trained by this order lies on a path that it should have left."""
+        if version is None:
+            return False
+        return any(order > version and epoch > parted for order, parted in self.turns)
 
 
 class Curve(Sequence[float]):

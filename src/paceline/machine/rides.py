@@ -6,13 +6,17 @@ by an attempt whose path it shares, or ready to be launched. Does not know slots
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
+from paceline.machine.paths import Paths
+from paceline.machine.waiting import Waiting
 from paceline.plan.tree import known_on, node_of, saved_on, shared_until, way
 
 if TYPE_CHECKING:
-    from paceline.core.values import TrialId
-    from paceline.machine.records import Attempt, Trial
+    from paceline.core.events import Reported
+    from paceline.machine.paces import Paces
+    from paceline.machine.records import Attempt, Leaf, Trial
 
 T = TypeVar("T")
 
@@ -20,11 +24,14 @@ T = TypeVar("T")
 class Rides:
     """Ready trials, carried trials, and the attempts whose order may have to change."""
 
-    __slots__ = ("ready", "touched")
+    __slots__ = ("branched", "paths", "ready", "touched")
 
-    def __init__(self) -> None:
-        # Longest waiting first.
-        self.ready: dict[TrialId, None] = {}
+    def __init__(self, paces: Paces) -> None:
+        # Longest path first; while no two trials part anywhere, longest waiting first.
+        self.ready = Waiting()
+        self.paths = Paths(paces)
+        # Whether any two trials part after a common beginning.
+        self.branched = False
         # Attempts whose members or goals changed since their orders were last looked at.
         self.touched: dict[int, Attempt] = {}
 
@@ -39,7 +46,9 @@ class Rides:
                 node.wanted += (trial,)
         if trial.attempt is not None:
             self.touched[trial.attempt.id] = trial.attempt
-        elif trial.id not in self.ready:
+        elif trial.id in self.ready:
+            self._wait(trial)
+        else:
             self.attach(trial)
         if mark:
             trial.mark = mark
@@ -54,29 +63,37 @@ class Rides:
         for node in way(trial.leaf):
             if trial in node.wanted:
                 node.wanted = _without(node.wanted, trial)
-        self.ready.pop(trial.id, None)
+        self.ready.discard(trial.id)
         if trial.attempt is not None:
             self._detach(trial, trial.attempt)
 
     def attach(self, trial: Trial) -> None:
         """Let a running attempt carry the trial, or make it ready."""
+        self.branched = self.branched or trial.leaf.parent is not None
         known = known_on(trial.leaf)
         if trial.goal <= known:
             return  # it only has to be credited with what is known
         attempt = _carrier(trial, known)
         if attempt is None:
-            self.ready[trial.id] = None
+            self._wait(trial)
         else:
             trial.attempt = attempt
             attempt.members += (trial,)
             self.touched[attempt.id] = attempt
+
+    def _wait(self, trial: Trial) -> None:
+        length = inf
+        if self.branched:
+            saved = saved_on(trial.leaf, known_on(trial.leaf))
+            length = self.paths.left(trial, 0 if saved is None else saved[0])
+        self.ready.add(trial.id, length)
 
     def board(self, attempt: Attempt) -> None:
         """Begin an attempt: its own trial, and every ready one whose next epochs it trains."""
         trial = attempt.trial
         self.station(attempt)
         for rider in riders(trial, attempt.start):
-            self.ready.pop(rider.id, None)
+            self.ready.discard(rider.id)
             rider.attempt = attempt
             attempt.members += (rider,)
 
@@ -90,11 +107,24 @@ class Rides:
         if not attempt.halting and ahead <= leaf.end:
             node_of(leaf, max(ahead, 1)).runners += (attempt,)
 
+    def passed(self, attempt: Attempt, node: Leaf, event: Reported) -> None:
+        """Note that an attempt has trained one more epoch of a path that others may leave."""
+        self.paths.learn(attempt, node, event)
+        # At a node's end it may stay to save; one epoch further it has moved on for certain.
+        if attempt.epoch == node.end or attempt.epoch == node.start + 1:
+            self.station(attempt)
+        self.part(attempt)
+        # One epoch before a branch it is settled who goes on there: later it may have begun to.
+        if attempt.epoch + 1 in attempt.save_at:
+            self.touched[attempt.id] = attempt
+
     def follow(self, attempt: Attempt, trial: Trial) -> None:
         """Let the attempt go on along another trial's path, which agrees with all it has done."""
         for node in way(attempt.trial.leaf):
             if attempt in node.runners:
                 node.runners = _without(node.runners, attempt)
+        parted = shared_until(trial.leaf, attempt.trial.leaf)
+        attempt.turns += ((attempt.version, parted),)
         attempt.trial = trial
         self.station(attempt)
 

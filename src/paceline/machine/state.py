@@ -12,8 +12,11 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import LogError
 from paceline.core.values import NO_LOSS, Status, StudySpec, TrialId, loss_of
+from paceline.machine.adoption import Adoptions
 from paceline.machine.files import File, Files
+from paceline.machine.fitting import beyond, ends_for_width
 from paceline.machine.foresight import Foresight
+from paceline.machine.groups import Groups
 from paceline.machine.meter import Meter
 from paceline.machine.paces import Paces
 from paceline.machine.questions import Questions
@@ -21,7 +24,7 @@ from paceline.machine.records import Attempt, Trial
 from paceline.machine.rides import Rides
 from paceline.machine.slots import Slots
 from paceline.plan.settings import stretches
-from paceline.plan.tree import Tree, known_on, node_of, shared_until
+from paceline.plan.tree import Tree, node_of, shared_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -44,7 +47,6 @@ class StudyState:
         self.attempts: dict[int, Attempt] = {}
         self.launches = 0
         self.slots = Slots()
-        self.rides = Rides()
         self.delivered: Sequence[Trial] = ()
         self.departed: Sequence[Trial] = ()
         # The trial that the last forecast, wake or failure was about; None where it came unasked.
@@ -76,16 +78,19 @@ class StudyState:
         self.least = 0.0
         self.meter = Meter()
         self.files = Files()
+        self.adopted = Adoptions()
         self.paces = Paces()
+        self.rides = Rides(self.paces)
         # Whether trials may have other widths than one slot; what trials on the move go on with.
         self.elastic = False
         self.moving: dict[TrialId, float] = {}
-        self._sign = 1.0
-        self._metric = ""
+        # What is known of each of several studies driven as one; None where there is one alone.
+        self.groups: Groups | None = None
+        self._sign, self._metric = 1.0, ""
 
     @property
     def ready(self) -> Collection[TrialId]:
-        return self.rides.ready.keys()
+        return self.rides.ready
 
     @property
     def running(self) -> int:
@@ -114,6 +119,8 @@ class StudyState:
         self.delivered = self.departed = ()
         _FOLD[type(entry)](self, entry)
         self.number += 1
+        if self.groups is not None:
+            self.groups.take(entry, self)
 
     # Events
 
@@ -126,11 +133,13 @@ class StudyState:
         self._sign = event.spec.sign
         self._metric = event.spec.metric
         self.elastic = event.spec.span > 1 or event.spec.pack > 1
+        self.groups = Groups(self) if event.spec.groups else None
 
     def _resumed(self, event: e.Resumed) -> None:
         self._tick(event.at)
         if event.deadline_s is not None:
             self.deadline_s = event.deadline_s
+        self.files.suspect_all()
 
     def _tick(self, at: float) -> None:
         if at > self.now:
@@ -145,11 +154,11 @@ class StudyState:
             self.strays += 1
             return
         leaf = attempt.trial.leaf
-        if epoch > leaf.end:
+        if epoch > leaf.end or (attempt.turns and attempt.strayed(epoch, event.version)):
             self.strays += 1
             return
         attempt.epoch = epoch
-        if event.memory:
+        if event.memory and not attempt.trial.needs:
             self.least = max(self.least, attempt.trial.takes(event.memory))
         self.epochs_trained += 1
         if self.elastic:
@@ -170,11 +179,8 @@ class StudyState:
         else:
             self.repeats += 1
             self.mismatches += node.losses[at] != loss
-        if leaf.parent is not None:
-            # At a node's end it may stay to save; one epoch further it has moved on for certain.
-            if epoch == node.end or epoch == node.start + 1:
-                self.rides.station(attempt)
-            self.rides.part(attempt)
+        if self.rides.branched or leaf.parent is not None:
+            self.rides.passed(attempt, node, event)
 
     def _deliver(self, trial: Trial, epoch: int, loss: float) -> None:
         self.reports += 1
@@ -187,7 +193,7 @@ class StudyState:
             trial.best_epoch = epoch
             if loss < self.best_loss:
                 if self.best is not None and self.spec.saves.collect:
-                    self.files.suspects[self.best.id] = self.best
+                    self.files.suspect(self.best)
                 self.best, self.best_loss, self.best_epoch = trial, loss, epoch
         if epoch == trial.leaf.end:
             self._over(trial, Status.FINISHED)
@@ -199,8 +205,8 @@ class StudyState:
         attempt = self.attempts.get(event.attempt)
         if attempt is None or not attempt.start <= event.epoch <= attempt.epoch:
             return
-        name, file = (attempt.id, event.epoch), File(event.bytes, event.digest, attempt.trial)
-        self.files.add(name, file, collect=self.spec.saves.collect)
+        file = File(event.bytes, event.digest, attempt.trial, attempt.width)
+        self.files.add((attempt.id, event.epoch), file, collect=self.spec.saves.collect)
         self._settle_save(attempt, event.epoch)
         self.paces.saved(event.seconds)
 
@@ -243,6 +249,9 @@ class StudyState:
                 if trial.alive and shared_until(trial.leaf, lead.leaf) > attempt.epoch:
                     self._over(trial, Status.FINISHED)
         self.rides.release(attempt)
+        if event.cause is e.Cause.GOAL and ends_for_width(attempt) and not attempt.trial.attempt:
+            self.moving[attempt.trial.id] = 0.0  # as wide as the allocator says
+            self.paces.forget(attempt.trial.id)
 
     def _forecasted(self, event: e.Forecasted) -> None:
         self._tick(event.at)
@@ -273,14 +282,8 @@ class StudyState:
 
     def _adopted(self, event: e.Adopted) -> None:
         self._tick(event.at)
-        if not self.spec.share:
-            return
-        leaf = self.tree.insert(stretches(event.config, self.spec.epochs))
-        # Whoever waits for these epochs is credited with them, one judged epoch at a time.
-        told = list(zip(event.metrics, event.seconds, strict=True))
-        for metrics, seconds in told[known_on(leaf) :]:
-            loss = loss_of(metrics.get(self._metric), self._sign)
-            node_of(leaf, known_on(leaf) + 1).learn(loss, seconds, metrics)
+        if self.spec.share:
+            self.adopted.take(event, self.tree, self.files, self.spec)
 
     # Decisions about trials
 
@@ -288,23 +291,20 @@ class StudyState:
         if decision.trial != len(self.trials):
             raise LogError(f"trial {decision.trial} was opened out of turn.")
         spec = self.spec
-        if spec.share:
-            leaf = self.tree.insert(stretches(decision.config, spec.epochs))
-        else:
-            leaf = self.tree.alone()
+        path = stretches(decision.config, spec.epochs) if spec.share else None
+        leaf = self.tree.alone() if path is None else self.tree.insert(path)
         trial = Trial(decision.trial, decision.config, leaf, spec)
-        trial.opened_at = self.now
-        trial.source = decision.source
+        trial.opened_at, trial.goal = self.now, decision.until
+        trial.source, trial.needs = decision.source, decision.needs
+        trial.group = decision.group
         self.trials.append(trial)
         self.live += 1
         if decision.source is None:
             self.taken += 1
-            if self.questions.offers:
-                self.questions.offers.popleft()
-        trial.goal = decision.until
+            self.questions.opened(decision.group)
         self.rides.want(trial, decision.branch or 0)
-        free_of_cost = trial.attempt is None and trial.id not in self.rides.ready
-        self.idle_opens = self.idle_opens + 1 if free_of_cost else 0
+        idle = trial.attempt is None and trial.id not in self.rides.ready
+        self.idle_opens = self.idle_opens + 1 if idle or beyond(trial, self.capacity) else 0
 
     def _go(self, decision: d.Go) -> None:
         trial = self.trials[decision.trial]
@@ -325,7 +325,7 @@ class StudyState:
         self.paces.forget(trial.id)
         self.moving.pop(trial.id, None)
         if self.spec.saves.collect:
-            self.files.suspects[trial.id] = trial
+            self.files.suspect(trial)
 
     def _credit(self, decision: d.Credit) -> None:
         trial = self.trials[decision.trial]
@@ -344,13 +344,7 @@ class StudyState:
             raise LogError(f"attempt {decision.attempt} was launched out of turn.")
         self.launches += 1
         self.moving.pop(decision.trial, None)
-        attempt = Attempt(decision.attempt, self.trials[decision.trial], decision.start)
-        attempt.source = decision.source
-        attempt.goal = decision.goal
-        attempt.save_at = decision.save_at
-        attempt.slots = decision.slots
-        attempt.width = decision.width
-        attempt.launched_at = self.now
+        attempt = Attempt.launched(decision, self.trials[decision.trial], self.now)
         self.attempts[attempt.id] = attempt
         self.slots.take(decision.slots, decision.width)
         self.meter.start(decision.width, self.now)
@@ -418,6 +412,7 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     e.Commanded: StudyState._commanded,
     e.Submitted: lambda state, event: state._tick(event.at),
     e.Adopted: StudyState._adopted,
+    e.Recalled: lambda state, event: state._tick(event.at),  # for the generator alone
     d.Open: StudyState._open,
     d.Go: StudyState._go,
     d.Pause: _nothing,  # the trial stands at its goal, and the log keeps the reason
@@ -436,5 +431,6 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     d.AskProposal: lambda state, ask: state.questions.ask_proposal(ask),
     d.WakeAt: lambda state, ask: state.questions.ask_wake(ask),
     d.Provide: _nothing,  # CapacityChanged answers
+    d.Leave: _nothing,  # the groups' own fold takes it
     d.End: StudyState._ended,
 }

@@ -16,10 +16,11 @@ from paceline.machine.state import StudyState
 from paceline.plan.schedules import RAMP, RULE, arguments, is_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from paceline.core.decisions import Entry, Step
     from paceline.core.values import StudySpec, TrialId
+    from paceline.machine.groups import Group
     from paceline.machine.records import Trial
 
 
@@ -27,10 +28,21 @@ def study_story(steps: Iterable[Step]) -> Iterator[str]:
     """Tell what mattered to the study as a whole."""
     state = StudyState()
     leader = None
+    # How many configs were taken over from each study, and are not told yet.
+    taken: dict[str, int] = {}
+    recalled: set[str] = set()
     for step in steps:
         for entry in step.entries:
+            if isinstance(entry, e.Adopted):
+                taken[entry.study] = taken.get(entry.study, 0) + 1
+            elif taken:
+                yield f"{span(state.now)}: {taken_over(taken)}."
+                taken = {}
             state.apply(entry)
             text = _study_sentence(entry, state)
+            if isinstance(entry, e.Recalled) and entry.study not in recalled:
+                recalled.add(entry.study)
+                text = f"the generator learns from study {entry.study!r}"
             if text is None and state.best is not leader:
                 text = f"the lead goes to {_leader(state)}"
             leader = state.best
@@ -128,10 +140,11 @@ def _study_sentence(entry: Entry, state: StudyState) -> str | None:
             return f"a command changes the slots by {by:+d}"
         case e.Submitted(until=until):
             return f"an outside tuner asks for a trial up to epoch {until}"
-        case e.Adopted(study=study, seconds=seconds):
-            return f"{len(seconds)} epochs are taken over from study {study!r}"
-        case d.Close(why=why):
-            return f"no more trials are opened: {why}"
+        case d.Close(group=group, why=why):
+            whose = f" of {state.spec.groups[group].name!r}" if state.groups else ""
+            return f"no more trials{whose} are opened: {why}"
+        case d.Leave(group=group, why=why):
+            return _leaves((state.groups or ())[group], why)
         case d.Fail(trial=trial, why=why):
             return f"trial {trial} is given up: {why}"
         case d.End(why=why):
@@ -141,7 +154,12 @@ def _study_sentence(entry: Entry, state: StudyState) -> str | None:
     return None
 
 
-def _leader(state: StudyState) -> str:
+def _leaves(group: Group, why: str) -> str:
+    best = "nobody has a number" if group.best is None else f"its best is {_leader(group)}"
+    return f"study {group.spec.name!r} ends after {len(group.trials)} trials, {best}: {why}"
+
+
+def _leader(state: StudyState | Group) -> str:
     assert state.best is not None
     value = _value(state.best_loss, state.spec)
     return f"trial {state.best.id} with {value} at epoch {state.best_epoch}"
@@ -164,7 +182,8 @@ def _about_trial(entry: Entry, state: StudyState) -> str | None:
     match entry:
         case d.Open(config=config, until=until, source=source, branch=branch, why=why):
             origin = "" if source is None else f", forked from trial {source} at epoch {branch},"
-            return f"opened{origin} with {written(config)}, up to epoch {until}: {why}"
+            whose = f" for {state.spec.groups[entry.group].name!r}" if state.groups else ""
+            return f"opened{whose}{origin} with {written(config)}, up to epoch {until}: {why}"
         case d.Go(until=until, why=why):
             return f"may go on to epoch {until}: {why}"
         case d.Pause(why=why):
@@ -233,6 +252,19 @@ def _value(loss: float, spec: StudySpec) -> str:
     return f"{spec.metric} {'not a number' if loss == NO_LOSS else f'{spec.sign * loss:.5g}'}"
 
 
+def taken_over(studies: Mapping[str, int]) -> str:
+    """Say how many configs were taken over from each study.
+
+    >>> taken_over({"a": 24, "b": 1})
+    "what is known of 24 configs of study 'a' and 1 config of study 'b' is taken over"
+    """
+    told = " and ".join(
+        f"{count} {'config' if count == 1 else 'configs'} of study {name!r}"
+        for name, count in studies.items()
+    )
+    return f"what is known of {told} is taken over"
+
+
 def written(config: Config) -> str:
     """Return a config as a person would write it."""
     return ", ".join(f"{name}={_brief(value)}" for name, value in config.items()) or "no settings"
@@ -266,3 +298,16 @@ def span(seconds: float) -> str:
         return f"{minutes}m{rest:02d}s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m"
+
+
+def size(count: float) -> str:
+    """Return bytes as a person would say them.
+
+    >>> size(0), size(999), size(1_234_567), size(5e12)
+    ('0 B', '999 B', '1.23 MB', '5 TB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000.0
+    return f"{count:.3g} TB"

@@ -1,7 +1,7 @@
 """When an attempt saves though nobody asked it to: often enough, and where others may branch.
 
-Knows seconds and the ends of stretches. What a save costs, and thereby how often is enough, is for
-engines to say; the saves that somebody waits for are orders, and not decided here.
+Knows seconds and the ends of stretches. What a save costs is for engines to say; the saves that
+somebody waits for are orders, and not decided here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.core.values import Config
+
+
+# Of the time that passes, one part in so many may go into saves that nobody asked for: that bounds
+# what a crash costs. With saves of a second, and a crash in half an hour, it is the best there is:
+# the square root of twice their product.
+SAVE_SHARE = 60.0
 
 
 def likely_branches(config: Config, epochs: int) -> Sequence[int]:

@@ -28,6 +28,7 @@ from paceline.core.values import (
     TrialId,
 )
 from paceline.machine.glance import Best, StudyRow, best_of, row_of
+from paceline.machine.sharing import Meter, Sharing
 from paceline.machine.state import StudyState
 
 # Tells one trial; here all are told in the same pass, where `trial_story` makes one for each.
@@ -123,6 +124,8 @@ class Chronicle(Struct, frozen=True, kw_only=True):
     capacity_seconds: float
     leads: tuple[Lead, ...]
     decided: tuple[Decided, ...]
+    # What trials have in common.
+    sharing: Sharing
 
 
 def chronicle_of(steps: Iterable[Step]) -> Chronicle:
@@ -150,11 +153,13 @@ class _Chronicler:
         self._leads: list[Lead] = []
         self._best_loss = NO_LOSS
         self._decided: deque[Decided] = deque(maxlen=KEPT)
+        self._meter = Meter()
 
     def take(self, number: int, entry: Entry) -> None:
         """Take the next entry of the log."""
         state = self._state
         state.apply(entry)
+        self._meter.take(entry, state)
         match entry:
             case d.Open(trial=trial):
                 self._times.append(array("d"))
@@ -225,6 +230,7 @@ class _Chronicler:
             capacity_seconds=state.capacity_seconds,
             leads=tuple(self._leads),
             decided=tuple(self._decided),
+            sharing=self._meter.sharing(state),
         )
 
     def _trial(self, trial: Trial, attempts: int) -> TrialPast:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paceline.core.errors import unknown
+from paceline.plots.branches import shared_tree
 from paceline.plots.chronicle import chronicle_of
 from paceline.plots.configs import epochs_per_trial, parallel_configs, time_per_trial
 from paceline.plots.curves import best_over_time, learning_curves
@@ -28,6 +29,7 @@ FIGURES: dict[str, Callable[[Chronicle], go.Figure]] = {
     "best": best_over_time,
     "slots": slots_over_time,
     "attempts": attempts_gantt,
+    "tree": shared_tree,
     "configs": parallel_configs,
     "epochs": epochs_per_trial,
     "times": time_per_trial,

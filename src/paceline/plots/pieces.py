@@ -266,6 +266,8 @@ def ordered(decision: d.AnyDecision) -> str:
             return f"give {_places(slots)} up"
         case d.Close():
             return "open no further trials"
+        case d.Leave(group=group, cause=cause):
+            return f"end study {group + 1} of those driven as one: {cause}"
         case d.End(cause=cause):
             return f"end the study: {cause}"
         case _:

@@ -7,8 +7,12 @@ there is none a new trial starts.
 Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020. Changed against
 the paper: (1) a trial that would be promoted at once goes on in its own process, without the pause;
 (2) `drain`: once no new trial can come, slots go on with the best waiting trial of the highest
-rung instead of idling, since a slot that idles finds nothing; (3) trials that share the
-epoch of a rung count once; (4) a report that is not a number counts, and never wins.
+rung instead of idling, since a slot that idles finds nothing; (3) trials that agree up to the
+next rung are one candidate: one score, one of the n // eta, and all of them go on together at the
+cost of one; those that part before it are several, though their scores are equal; (4) where
+fewer than eta candidates stand for eta trials or more, and nothing else is left to do, the best
+candidate goes on: its trials have not parted yet; (5) a report that is not a number counts, and
+never wins.
 """
 
 from __future__ import annotations
@@ -49,11 +53,14 @@ class Asha:
             for trial in study.delivered:
                 rung = self._rungs.get(trial.epoch)
                 if rung is not None:
-                    origin = trial.origin(trial.epoch) if self._share else None
+                    # Who agrees up to the next rung is one candidate; who parts before is not.
+                    origin = trial.origin(self._after[rung.level]) if self._share else None
                     rung.record(trial.id, trial.loss, origin)
         elif type(entry) is Go:
             rung = self._rungs.get(study.trials[entry.trial].epoch)
             if rung is not None:
+                if self._share and not self._drain and not rung.quota:
+                    rung.grant()  # whoever is the same candidate follows
                 rung.leave(entry.trial)
         elif type(entry) is Opened:
             self._open(entry.spec)
@@ -97,7 +104,21 @@ class Asha:
             if trial is not None:
                 why = f"it is among the best {rung.quota} of {rung.count} at epoch {rung.level}"
                 return Pick(trial, self._after[rung.level], why)
-        return self._drained() if study.closed and self._drain else None
+        if not study.closed:
+            return None
+        return self._drained() if self._drain else self._undecided(study)
+
+    def _undecided(self, study: StudyView) -> Pick | None:
+        """Return the best of the highest rung, where too few candidates stand for many trials."""
+        reached = next((rung for rung in self._highest_first if rung.count), None)
+        if study.running or reached is None or reached.quota or reached.trials < self._eta:
+            return None
+        loss, trial = reached.best_waiting() or (NO_LOSS, -1)
+        if loss == NO_LOSS:
+            return None
+        few = f"{reached.count} of {reached.trials} trials differ so far"
+        why = f"only {few} and nothing else is left to do: it is the best at epoch {reached.level}"
+        return Pick(trial, self._after[reached.level], why)
 
     def _drained(self) -> Pick | None:
         blind = None

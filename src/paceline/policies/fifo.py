@@ -28,7 +28,9 @@ class Fifo:
     def next(self, study: StudyView) -> Pick | None:
         epochs = study.spec.epochs
         for trial in study.ready:
-            return Pick(trial, 0, "it has waited longest")  # to the goal it has
+            # Where paths part, who waits is in line by the length of its own.
+            why = "it is first in line" if study.spec.share else "it has waited longest"
+            return Pick(trial, 0, why)  # to the goal it has
         return Pick(None, epochs, "a slot is free") if study.new else None
 
     def admit(self, study: StudyView) -> int | None:

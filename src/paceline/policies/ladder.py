@@ -43,12 +43,15 @@ class Rung:
     """The scores of all who reached a milestone; keeps apart the best n // eta of them.
 
     A score is (loss, arrival): of equal losses the earlier ranks first, so that a later one never
-    takes the place of one that was promoted. Trials that share the rung's epoch are one score.
+    takes the place of one that was promoted. Trials of one origin are one score.
     """
 
     def __init__(self, level: int, eta: int) -> None:
         self.level = level
+        # Scores, and the trials they are of.
         self.count = 0
+        self.trials = 0
+        self._least = 0
         self._eta = eta
         # The best n // eta as a heap with its worst in front, the rest with its best in front.
         self._top: list[tuple[float, int]] = []
@@ -67,7 +70,7 @@ class Rung:
     @property
     def quota(self) -> int:
         """How many are among the best 1/eta."""
-        return self.count // self._eta
+        return max(self.count // self._eta, self._least)
 
     @property
     def cutoff(self) -> float:
@@ -75,7 +78,8 @@ class Rung:
         return -self._top[0][0] if self._top else NO_LOSS
 
     def record(self, trial: TrialId, loss: float, origin: int | None) -> None:
-        """Take a score. Trials that share the epoch, which have one origin, count once."""
+        """Take a score. Trials of one origin count once."""
+        self.trials += 1
         score = (loss, self.count)
         if origin is not None:
             known = self._by_origin.setdefault(origin, score)
@@ -90,13 +94,19 @@ class Rung:
             self._raise(score)
         else:
             heappush(self._rest, score)
-        quota = self.count // self._eta
+        quota = self.quota
         if len(self._top) > quota:
             loss, arrival = heappop(self._top)
             self._in_top.discard(-arrival)
             heappush(self._rest, (-loss, -arrival))
             self._clean()
         elif len(self._top) < quota:
+            self._raise(heappop(self._rest))
+
+    def grant(self) -> None:
+        """Let the best go on though fewer than eta scores are in."""
+        self._least = 1
+        if self._rest and not self._top:
             self._raise(heappop(self._rest))
 
     def leave(self, trial: TrialId) -> None:

@@ -41,6 +41,10 @@ class MemoryStore:
     def claim(self, study: str) -> None:
         """Do nothing: no other process can reach this memory."""
 
+    def holder(self, study: str) -> str | None:
+        """Return None: whoever could ask is the holder."""
+        return None
+
     def append(self, study: str, steps: Sequence[Step]) -> None:
         """Add steps to the end of a study's log: all or none. Raises LogError at a gap."""
         if not steps:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from paceline.core.codec import decode_step, encode_step
-from paceline.core.errors import LogError, PacelineError, StudyNotFound
+from paceline.core.errors import LogError, PacelineError, StudyNotFound, StudyRunning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,3 +63,12 @@ def no_study(study: str, known: Sequence[str], where: str) -> StudyNotFound:
     else:
         hint = "it holds no study yet."
     return StudyNotFound(f"there is no study {study!r} in {where}: {hint}")
+
+
+def being_written(study: str, where: str, holder: str) -> StudyRunning:
+    """Return the error for a study that somebody else writes."""
+    return StudyRunning(
+        f"study {study!r} in {where} is being written by {holder}: "
+        "wait until that ends or stop it, or choose another name for a new study.",
+        holder,
+    )

@@ -1,7 +1,6 @@
 """A store's SQLite file: how it is opened, locked and complained about.
 
-Knows everything that is particular to SQLite, and no table. Another database would be a second
-module of this shape under the same SqlStore.
+Knows everything that is particular to SQLite, and no table.
 """
 
 from __future__ import annotations
@@ -16,10 +15,14 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 
 from paceline.core.errors import StoreError, StudyRunning
 from paceline.store.claims import Claim, Held
+from paceline.store.rows import being_written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
+
+    from sqlalchemy.exc import DBAPIError
 
 # How long a transaction waits for another process's. Each takes milliseconds, so whoever waits
 # longer waits for a process that hangs.
@@ -59,8 +62,8 @@ class SqliteFile:
     def engine(self, *, create: bool, durable: bool) -> Engine:
         """Return an engine for this file. Nothing is opened or made before its first use.
 
-        Transactions of `writing(engine)` hold the write lock from their begin. `durable` ones are
-        on the disk when they end; others may be undone by a power cut, but by no killed process.
+        Transactions of `durable` ones are on the disk when they end; others may be undone by a
+        power cut, but by no killed process.
         """
         self._look(create)
         uri = f"{self._path.as_uri()}?mode={'rwc' if create else 'rw'}"
@@ -106,11 +109,29 @@ class SqliteFile:
         try:
             return self._lock(path)
         except Held as held:
-            raise StudyRunning(
-                f"study {study!r} in {self.name} is being written by {held.holder}: "
-                "wait until that ends or stop it, or choose another name for a new study.",
-                held.holder,
-            ) from None
+            raise being_written(study, self.name, held.holder) from None
+
+    def claims(self, engine: Engine) -> FileClaims:
+        """Return an empty set of claims on this file's studies."""
+        return FileClaims(self, engine)
+
+    def writing(self, engine: Engine) -> Engine:
+        """Return the same engine for transactions that hold the write lock from their begin."""
+        return engine.execution_options(writing=True)
+
+    def refuse(self, tables: Sequence[str], create: bool) -> None:
+        """Raise StoreError where a file with these tables, and no store, cannot become one."""
+        if tables:
+            raise StoreError(
+                f"{self.name} is a database of something else, with a table {tables[0]!r}: "
+                "give the path of a store, or of a file that does not exist yet."
+            )
+        if not create:
+            raise StoreError(f"{self.name} is empty: check the path, or start a study there first.")
+
+    def away(self, error: DBAPIError) -> bool:
+        """Return False: a file is there or it is not; where it is locked, SQLite itself waits."""
+        return False
 
     def complaint(self, error: BaseException) -> str:
         """Return what SQLite's error means, as one sentence."""
@@ -146,9 +167,43 @@ class SqliteFile:
             )
 
 
-def writing(engine: Engine) -> Engine:
-    """Return the same engine for transactions that write."""
-    return engine.execution_options(writing=True)
+class FileClaims:
+    """The claims of one store on a file, each a lock on a file beside it."""
+
+    # A lock on an open file is never lost.
+    lives = 0
+
+    def __init__(self, file: SqliteFile, engine: Engine) -> None:
+        self._file = file
+        self._reads = engine
+        self._writes = file.writing(engine)
+        self._held: list[Claim] = []
+
+    def take(self, study: str) -> None:
+        """Claim a study. Raises StudyRunning where somebody else holds it."""
+        self._held.append(self._file.claim(study))
+
+    def holder(self, study: str) -> str | None:
+        """Return who holds a study, whoever that is."""
+        try:
+            self._file.claim(study).close()
+        except StudyRunning as running:
+            return running.holder
+        return None
+
+    def writing(self) -> AbstractContextManager[Connection]:
+        """Give a transaction that writes."""
+        return self._writes.begin()
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Give a transaction that reads."""
+        return self._reads.begin()
+
+    def close(self) -> None:
+        """Give all of them up."""
+        for claim in self._held:
+            claim.close()
+        self._held.clear()
 
 
 def _begin(connection: Connection) -> None:

@@ -6,6 +6,14 @@ import pytest
 pytest.register_assert_rewrite(
     *(
         f"paceline.testing.{kit}"
-        for kit in ("allocators", "curves", "engines", "generators", "policies", "stores")
+        for kit in (
+            "allocators",
+            "curves",
+            "engines",
+            "generators",
+            "policies",
+            "storages",
+            "stores",
+        )
     )
 )

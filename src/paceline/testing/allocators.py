@@ -56,8 +56,20 @@ PLACES = (
         {"pack": 2, "span": 3},
         {20: ChangeSlots(2), 35: ChangeSlots(-3)},
     ),
+    Scene(
+        "stages need more and less",
+        Cluster(slots=4, setup_s=0.2, save_s=0.1),
+        {"pack": 2, "span": 2, "fit": True},
+    ),
 )
-TABLE = table(falling(7, 5))
+NEEDS = (0.5, 1, 3)
+# `size` is read where trials need what their settings say, and changes on the way.
+TABLE = table(
+    falling(7, 5),
+    configs=[
+        {"run": run, "size": {"piecewise": [[0, run % 3], [2, (run + 1) % 3]]}} for run in range(7)
+    ],
+)
 
 
 class AllocatorLaws:
@@ -67,11 +79,12 @@ class AllocatorLaws:
 
     def study(self, scene: Scene, allocator: Allocator | None = None) -> Rehearsal:
         """Return a study of a scene for the allocator."""
-        return rehearsal(TABLE, self.fresh(allocator), scene)
+        return rehearsal(TABLE, self.fresh(scene, allocator), scene)
 
-    def fresh(self, allocator: Allocator | None = None) -> Brains:
+    def fresh(self, scene: Scene, allocator: Allocator | None = None) -> Brains:
         """Return brains that have seen nothing."""
-        return brains_for(TABLE, allocator=allocator or self.make())
+        needs = (lambda setting: NEEDS[setting["size"]]) if scene.spec.get("fit") else None
+        return brains_for(TABLE, allocator=allocator or self.make(), needs=needs)
 
     def complaints(self, about: str) -> str:
         """Return what is wrong with the allocator's answers in one respect, in all places."""
@@ -85,12 +98,16 @@ class AllocatorLaws:
     def test_no_slot_is_ever_granted_twice(self) -> None:
         for scene in PLACES:
             steps = self.study(scene).run().steps
-            wrong = broken_invariants(steps, self.fresh())
+            wrong = broken_invariants(steps, self.fresh(scene))
             assert not wrong, f"where {scene.name}, {wrong[0]}"
 
     def test_widths_are_shares_of_a_slot_or_whole_slots(self) -> None:
         odd = self.complaints("odd")
         assert not odd, odd
+
+    def test_nobody_is_given_less_than_it_needs(self) -> None:
+        short = self.complaints("short")
+        assert not short, short
 
     def test_it_speaks_of_those_who_ask_or_run(self) -> None:
         strangers = self.complaints("strangers")
@@ -112,7 +129,7 @@ class AllocatorLaws:
         for scene in PLACES:
             steps = self.study(scene).run().steps
             assert self.study(scene).run().steps == steps, f"where {scene.name}, it changes"
-            difference = unlike_replay(steps, self.fresh())
+            difference = unlike_replay(steps, self.fresh(scene))
             assert not difference, f"where {scene.name}: {difference}"
 
     def test_its_memory_is_a_fold_of_the_log(self) -> None:
@@ -176,7 +193,8 @@ class WatchedAllocator:
 
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
-        self.found: dict[str, list[str]] = {"odd": [], "strangers": [], "wrote": [], "beyond": []}
+        about = ("odd", "short", "strangers", "wrote", "beyond")
+        self.found: dict[str, list[str]] = {each: [] for each in about}
 
     def see(self, entry: Entry, study: StudyView) -> None:
         self._allocator.see(entry, study)
@@ -190,9 +208,14 @@ class WatchedAllocator:
             self.found["wrote"].append("place answers otherwise when it is asked again")
         held = {demand.trial: demand.width for demand in demands.running()}
         asking = () if demands.asking is None else (demands.asking.trial,)
+        asked = (*demands.running(), *((demands.asking,) if demands.asking else ()))
+        least = {demand.trial: demand.least for demand in asked}
         for trial, width in widths.items():
-            if not _regular(width, study):
+            if not _regular(width, study, max(least.get(trial, 0.0), held.get(trial, 0.0))):
                 self.found["odd"].append(f"trial {trial} is given {width!r} slots")
+            if width < least.get(trial, 0.0):
+                said = f"trial {trial} needs {least[trial]:g} slots and is given {width:g}"
+                self.found["short"].append(said)
             if trial not in held and trial not in asking:
                 self.found["strangers"].append(f"trial {trial} neither asks nor runs")
         wider = [trial for trial in held if widths.get(trial, 0.0) > held[trial]]
@@ -202,10 +225,10 @@ class WatchedAllocator:
         return widths
 
 
-def _regular(width: float, study: StudyView) -> bool:
-    """Say whether a width is 1/k with k up to `pack`, or a whole number up to `span`."""
+def _regular(width: float, study: StudyView, good: float) -> bool:
+    """Say whether a width is 1/k with k up to `pack`, or whole, up to `span` or what is good."""
     if not (width > 0 and math.isfinite(width)):
         return False
     if width >= 1:
-        return width == int(width) <= study.spec.span
+        return width == int(width) <= max(study.spec.span, good)
     return any(width == 1.0 / k for k in range(2, study.spec.pack + 1))

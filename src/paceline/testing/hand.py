@@ -133,7 +133,7 @@ class Hand:
         return [
             (type(event).__name__, getattr(event, "epoch", None))
             for event in self.about(attempt)
-            if not isinstance(event, e.Saved) or event.epoch in saves
+            if not isinstance(event, e.Saved | e.Missed) or event.epoch in saves
         ]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.plan.tree import way
 
 if TYPE_CHECKING:
+    from paceline.machine.groups import Group
     from paceline.machine.records import Attempt, Leaf, Trial
     from paceline.machine.state import StudyState
 
@@ -19,7 +20,7 @@ def picture(state: StudyState) -> dict[str, Any]:
     plain = {
         name: value
         for name, value in vars(state).items()
-        if name not in ("trials", "attempts", "rides", "tree", "files", *_PARTS, *_PASSING)
+        if name not in (*_PICTURED, *_PARTS, *_PASSING)
     }
     plain["best"] = None if state.best is None else state.best.id
     return {
@@ -28,19 +29,34 @@ def picture(state: StudyState) -> dict[str, Any]:
         "attempts": [_attempt(attempt) for attempt in state.attempts.values()],
         **{name: dict(vars(getattr(state, name))) for name in _PARTS},
         "ready": list(state.rides.ready),
+        "groups": [_group(group) for group in state.groups or ()],
         "files": sorted(
             (name, file.bytes, file.digest, file.trial.id)
             for name, file in state.files.files.items()
         ),
+        "adopted": (state.adopted.studies, [_trial(trial) for trial in state.adopted.trials]),
         "tree": [_node(node) for node in state.tree.nodes()] if state.number else [],
     }
 
+
+# Fields that are drawn one by one.
+_PICTURED = ("trials", "attempts", "rides", "tree", "files", "adopted", "groups")
 
 # Fields that are objects of plain fields.
 _PARTS = ("foresight", "paces", "slots", "questions", "meter")
 
 # What an entry leaves behind for its own moment, and no later one reads.
 _PASSING = ("delivered", "departed", "subject", "new")
+
+
+def _group(group: Group) -> dict[str, Any]:
+    plain = {name: value for name, value in vars(group).items() if name not in ("_whole", "new")}
+    plain |= {name: dict(vars(getattr(group, name))) for name in ("foresight", "meter")}
+    return {
+        **plain,
+        "trials": [trial.id for trial in group.trials],
+        "best": None if group.best is None else group.best.id,
+    }
 
 
 def _trial(trial: Trial) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from paceline.core.values import Status, TrialId
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from paceline.core.ports import Demands, Verdict
+    from paceline.core.ports import Demand, Demands, Verdict
     from paceline.core.values import Config
     from paceline.core.views import StudyView, TrialView
 
@@ -119,18 +119,18 @@ class ProbeAllocator:
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
         widths = {}
         if demands.asking is not None:
-            widths[demands.asking.trial] = self._width(demands.asking.trial, study)
+            widths[demands.asking.trial] = self._width(demands.asking, study)
         for demand in demands.running():
             rng = stream(self._seed, "move", demand.trial, f"{demand.work:g}", _instant(study))
             if rng.random() < 0.1:
-                widths[demand.trial] = self._width(demand.trial, study)
+                widths[demand.trial] = self._width(demand, study)
         return widths
 
-    def _width(self, trial: TrialId, study: StudyView) -> float:
-        rng = stream(self._seed, "width", trial, _instant(study))
+    def _width(self, demand: Demand, study: StudyView) -> float:
+        rng = stream(self._seed, "width", demand.trial, _instant(study))
         span, pack = study.spec.span, study.spec.pack
         choice = int(rng.random() * (span + pack - 1))
-        return float(choice + 1) if choice < span else 1.0 / (choice - span + 2)
+        return max(float(choice + 1) if choice < span else 1.0 / (choice - span + 2), demand.least)
 
 
 class AskedGenerator:

@@ -6,6 +6,7 @@ Knows the port alone and looks into no store. Subclass the kit whose promises yo
 
 from __future__ import annotations
 
+import os
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -268,6 +269,9 @@ class StoreContract:
         store.append("study", log[2:])
         assert list(store.read("study")) == log
 
+    def test_a_study_that_nobody_has_begun_has_no_holder(self, store: Store) -> None:
+        assert store.holder("study") is None
+
     def test_closing_twice_does_no_harm(self, store: Store) -> None:
         store.append("study", sample_log())
         store.close()
@@ -342,6 +346,27 @@ class DurableStoreContract(StoreContract):
         with pytest.raises(LogError):
             second.append("study", log[2:])
         second.append("study", log[4:])
+        assert list(second.read("study")) == log
+
+    def test_whoever_asks_learns_who_writes_a_study(self, store: Store, second: Store) -> None:
+        log = sample_log()
+        store.append("study", log[:2])
+        for asked in (second, store):
+            holder = asked.holder("study")
+            assert holder is not None
+            assert str(os.getpid()) in holder
+            assert asked.holder("other") is None
+        store.append("study", log[2:])
+        store.close()
+        assert second.holder("study") is None
+
+    def test_who_asks_for_the_writer_is_none(self, store: Store, second: Store) -> None:
+        log = sample_log()
+        store.append("study", log[:2])
+        store.close()
+        assert second.holder("study") is None
+        assert second.holder("study") is None
+        second.append("study", log[2:])
         assert list(second.read("study")) == log
 
     def test_two_writers_may_write_two_studies(self, store: Store, second: Store) -> None:

@@ -20,13 +20,14 @@ from paceline.core.ports import Crash, Outcome
 from paceline.core.rng import stream
 from paceline.core.values import Config, Mode, Part, StudySpec
 from paceline.curves.last import Last
-from paceline.engines.advice import Advice
+from paceline.engines.advice import advice_by
 from paceline.engines.loop import run
 from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.engines.sim.engine import SimEngine
 from paceline.engines.sim.traces import Header, Run, Trace
 from paceline.generators.queued import Queued
 from paceline.machine.checks import complaints
+from paceline.machine.fitting import Asked
 from paceline.machine.machine import Brains, Machine
 from paceline.machine.replay import replay
 from paceline.plan.settings import canonical, key
@@ -37,7 +38,15 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import AnyDecision, Entry, Step
     from paceline.core.events import AnyEvent
-    from paceline.core.ports import Allocator, CurveModel, Engine, Generator, Policy, Workload
+    from paceline.core.ports import (
+        Allocator,
+        CurveModel,
+        Engine,
+        Generator,
+        Needs,
+        Policy,
+        Workload,
+    )
 
 T = TypeVar("T")
 
@@ -103,10 +112,12 @@ def brains_for(
     policy: Policy | None = None,
     allocator: Allocator | None = None,
     generator: Generator | None = None,
+    needs: Needs | None = None,
 ) -> Brains:
     """Return brains for a study on a trace: the plainest, where none is given."""
     queue = Queued(configs=[run.config for run in trace.runs])
-    return Brains(policy or Fifo(), generator or queue, allocator or Fixed())
+    asked = None if needs is None else Asked(needs)
+    return Brains(policy or Fifo(), generator or queue, allocator or Fixed(), needs=asked)
 
 
 class Scene(Struct, frozen=True):
@@ -115,7 +126,7 @@ class Scene(Struct, frozen=True):
     # Completes "where …".
     name: str
     cluster: Cluster
-    # What its spec says besides.
+    # What its spec says besides; with `fit`, whoever makes the brains says what trials need.
     spec: dict[str, Any] = {}
     # After so many steps somebody sends this command.
     commands: dict[int, Command] = {}
@@ -158,7 +169,8 @@ class Rehearsal:
         self.brains = brains
         self.machine = Machine(brains)
         self.state = self.machine.state
-        advice = Advice(curves or Last(), brains.generator, self.state)
+        models = [curves or Last() for _ in brains.each]
+        advice = advice_by(models, brains.generators, self.state)
         self.engine = SimEngine(workload, cluster, advice)
         self.steps: list[Step] = []
         # After so many steps somebody sends this command.

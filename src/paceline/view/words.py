@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.values import NO_LOSS
-from paceline.machine.story import span, written
+from paceline.machine.story import span, taken_over, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,6 +50,10 @@ class Teller:
         self._leads: dict[int, int] = {}
         # Trials that were held back.
         self._held: set[int] = set()
+        # How many configs were heard to be taken over.
+        self._taken = 0
+        # Studies that the generator learns from.
+        self._recalled: set[str] = set()
         # The best loss that was told, and when.
         self._best = NO_LOSS
         self._best_at = -LEAD_EVERY_S
@@ -93,6 +97,18 @@ class Teller:
     def _capacity(self, event: e.CapacityChanged, at: float, state: StudyState) -> Said | None:
         count = len(event.slots)
         return Said(at, "there is 1 slot" if count == 1 else "there are {} slots", (count,))
+
+    def _adopted(self, event: e.Adopted, at: float, state: StudyState) -> Said | None:
+        self._taken += 1
+        if self._taken < len(state.adopted.trials):
+            return None  # more follow at once: they are told together
+        return Said(at, "{}", (taken_over(state.adopted.studies),))
+
+    def _recall(self, event: e.Recalled, at: float, state: StudyState) -> Said | None:
+        if event.study in self._recalled:
+            return None
+        self._recalled.add(event.study)
+        return Said(at, "the generator learns from study {!r}", (event.study,))
 
     def _commanded(self, event: e.Commanded, at: float, state: StudyState) -> Said | None:
         if isinstance(event.command, e.StopStudy):
@@ -150,6 +166,10 @@ class Teller:
     def _close(self, order: d.Close, at: float, state: StudyState) -> Said | None:
         return Said(at, "no more trials are opened: {}", (order.why,))
 
+    def _leave(self, order: d.Leave, at: float, state: StudyState) -> Said | None:
+        name = state.spec.groups[order.group].name
+        return Said(at, "study {!r} ends: {}", (name, order.why))
+
     def _end(self, order: d.End, at: float, state: StudyState) -> Said | None:
         return Said(at, "the study ends: {}", (order.why,))
 
@@ -168,6 +188,8 @@ _TELL: dict[type, Callable[[Teller, Any, float, StudyState], Said | None]] = {
     e.Resumed: Teller._resumed,
     e.CapacityChanged: Teller._capacity,
     e.Commanded: Teller._commanded,
+    e.Adopted: Teller._adopted,
+    e.Recalled: Teller._recall,
     e.Ended: Teller._ended,
     d.Launch: Teller._launch,
     d.Amend: Teller._launch,
@@ -180,5 +202,6 @@ _TELL: dict[type, Callable[[Teller, Any, float, StudyState], Said | None]] = {
     d.Credit: Teller._credit,
     d.Retire: Teller._retire,
     d.Close: Teller._close,
+    d.Leave: Teller._leave,
     d.End: Teller._end,
 }

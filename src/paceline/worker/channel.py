@@ -44,6 +44,8 @@ class Begin(Message, frozen=True, kw_only=True):
     folder: str
     checkpoint: str | None
     digest: str
+    # It is still on its way here: Fetched says when it has come.
+    awaits: bool
     # What is measured, and the sign that makes a loss of it.
     metric: str
     sign: float
@@ -77,6 +79,12 @@ class Best(Message, frozen=True, kw_only=True):
     """The study's best loss improved."""
 
     loss: float
+
+
+class Fetched(Message, frozen=True, kw_only=True):
+    """The checkpoint to start from lies here now, or could not be brought, and why."""
+
+    note: str = ""
 
 
 class Release(Message, frozen=True, kw_only=True):
@@ -126,6 +134,8 @@ class Report(Message, frozen=True, kw_only=True):
     saved: Wrote | Skipped | None = None
     # The share of its slot's memory that it holds, told once.
     memory: float = 0.0
+    # The order by which the epoch was trained.
+    version: int = 0
 
 
 class Spoilt(Message, frozen=True, kw_only=True):
@@ -152,7 +162,7 @@ class Bereft(Message, frozen=True, kw_only=True):
     rank: int
 
 
-ToWorker: TypeAlias = Begin | Order | Best | Release
+ToWorker: TypeAlias = Begin | Order | Best | Fetched | Release
 BetweenWorkers: TypeAlias = Reached | Onward
 FromWorker: TypeAlias = Report | Wrote | Skipped | Spoilt | Done | Failed | Bereft
 AnyMessage: TypeAlias = ToWorker | BetweenWorkers | FromWorker
@@ -162,12 +172,37 @@ _decoder = msgspec.json.Decoder(AnyMessage)
 _HEAD = 4
 
 
+def framed(message: AnyMessage) -> bytes:
+    """Return a message as it travels."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(_HEAD, "little") + body
+
+
+class Frames:
+    """Bytes as they arrive, cut into whole messages."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def cut(self, data: bytes) -> Iterator[AnyMessage]:
+        """Take more bytes and yield the messages that are whole now."""
+        self._bytes += data
+        at = 0
+        while len(self._bytes) - at >= _HEAD:
+            end = at + _HEAD + int.from_bytes(self._bytes[at : at + _HEAD], "little")
+            if end > len(self._bytes):
+                break
+            yield _decoder.decode(self._bytes[at + _HEAD : end])
+            at = end
+        del self._bytes[:at]
+
+
 class Channel:
     """One end of a socket that carries messages."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
-        self._bytes = bytearray()
+        self._frames = Frames()
         self._whole: deque[AnyMessage] = deque()
         # The other side is gone: what has arrived can still be read.
         self.closed = False
@@ -178,9 +213,21 @@ class Channel:
 
     def send(self, message: AnyMessage) -> None:
         """Say something; to a side that is gone, in vain. What it said before can still be read."""
-        body = _encoder.encode(message)
+        self.write(framed(message))
+
+    def write(self, data: bytes) -> None:
+        """Pass on what was framed elsewhere."""
         with contextlib.suppress(OSError):
-            self._end.sendall(len(body).to_bytes(_HEAD, "little") + body)
+            self._end.sendall(data)
+
+    def read(self) -> bytes:
+        """Return what lies ready, as it travels; nothing where the other side is gone."""
+        try:
+            data = self._end.recv(1 << 16)
+        except OSError:
+            data = b""
+        self.closed = self.closed or not data
+        return data
 
     def receive(self, *, wait: bool) -> AnyMessage | None:
         """Return the next message; None where there is none now, or will never be one."""
@@ -202,19 +249,4 @@ class Channel:
         self._end.close()
 
     def _fill(self) -> None:
-        try:
-            data = self._end.recv(1 << 16)
-        except OSError:
-            data = b""
-        if not data:
-            self.closed = True
-            return
-        self._bytes += data
-        at = 0
-        while len(self._bytes) - at >= _HEAD:
-            end = at + _HEAD + int.from_bytes(self._bytes[at : at + _HEAD], "little")
-            if end > len(self._bytes):
-                break
-            self._whole.append(_decoder.decode(self._bytes[at + _HEAD : end]))
-            at = end
-        del self._bytes[:at]
+        self._whole.extend(self._frames.cut(self.read()))

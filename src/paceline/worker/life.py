@@ -65,6 +65,8 @@ def live(channel: Channel, train: Train, ties: Ties) -> int:
     except CheckpointError as error:
         channel.send(Spoilt(note=str(error)))
         return 0
+    except Unwind:
+        return 0  # nobody needs it any more, and it has not begun
     try:
         _train(train, trial)
     except Unwind:

@@ -48,28 +48,33 @@ class Checkpoint:
 
 def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
     """Close an epoch with what was measured, and with the state it ended in."""
-    files = None
-    if checkpoint is not None:
-        root = Path(checkpoint.path)
-        files = {
-            str(path.relative_to(root)): path.read_bytes()
-            for path in sorted(root.rglob("*"))
-            if path.is_file()
-        }
-    _trial("report").close_epoch(metrics, files)
+    files = None if checkpoint is None else files_in(checkpoint.path)
+    current("report").close_epoch(metrics, files)
 
 
 def get_checkpoint() -> Checkpoint | None:
     """Return what to go on from; None at the start."""
-    files = _trial("get_checkpoint").restored_files()
+    files = current("get_checkpoint").restored_files()
     if files is None:
         return None
-    root = Path(tempfile.mkdtemp(prefix="checkpoint-"))
+    folder = tempfile.mkdtemp(prefix="checkpoint-")
+    put_files(files, folder)
+    return Checkpoint(folder)
+
+
+def files_in(folder: str | Path) -> dict[str, bytes]:
+    """Return a folder's files, by their paths in it."""
+    root = Path(folder)
+    paths = sorted(path for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+
+
+def put_files(files: dict[str, bytes], folder: str | Path) -> None:
+    """Write files into a folder, as `files_in` gave them."""
     for name, body in files.items():
-        path = root / name
+        path = Path(folder) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
-    return Checkpoint(root)
 
 
 @contextmanager
@@ -82,7 +87,8 @@ def running(trial: Trial) -> Iterator[None]:
         _current.pop()
 
 
-def _trial(name: str) -> Trial:
+def current(name: str) -> Trial:
+    """Return the trial of this process, for a function called `name`."""
     if not _current:
         raise TrialError(
             f"paceline.{name} was called outside a training function: it belongs into a function "

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.errors import TrialError
+from paceline.core.errors import CheckpointError, TrialError
 from paceline.core.values import Config, Metrics, loss_of
 from paceline.plan.saving import due, likely_branches
 from paceline.plan.settings import changing, value_at
@@ -22,6 +22,7 @@ from paceline.worker.channel import (
     Bereft,
     Best,
     Channel,
+    Fetched,
     Order,
     Release,
     Report,
@@ -54,7 +55,7 @@ class Trial:
         self._branches: Sequence[int] | None = None
         self._goal = begin.goal
         self._save_at = begin.save_at
-        self._version = 0
+        self._version = self._under = 0
         self._best = math.inf if begin.best is None else begin.best
         self._keeper = Keeper()
         # Epochs done; the epoch being trained, None outside one; when it began.
@@ -66,6 +67,8 @@ class Trial:
         self._saved_at = time.monotonic()
         self._saved = begin.start
         self._files: dict[str, bytes] | None = None
+        if begin.awaits:
+            self._await_checkpoint()
         if begin.checkpoint is not None:
             values = container.read(Path(begin.folder) / begin.checkpoint, begin.digest)
             self._keeper.load(values)
@@ -175,6 +178,7 @@ class Trial:
             if self.size > 1:
                 seed_everything(seed_of(self.seed, self.rank, self._epoch))
             self._began = time.monotonic()
+            self._under = self._version
             yield self._epoch
             if self._done == self._epoch:
                 raise TrialError(
@@ -214,6 +218,7 @@ class Trial:
                 seconds=seconds,
                 saved=saved,
                 memory=self._memory(),
+                version=self._under,
             )
         )
         if not precious:
@@ -279,6 +284,15 @@ class Trial:
             self._ties.release()
             raise Unwind
 
+    def _await_checkpoint(self) -> None:
+        """Wait until what to start from has come to this machine."""
+        while not isinstance(message := self._channel.receive(wait=True), Fetched):
+            if message is None:
+                raise Unwind  # the driver is gone
+            self._take(message)
+        if message.note:
+            raise CheckpointError(message.note)
+
     def _await_others(self) -> None:
         """Wait until all processes of the trial have trained this epoch: what is told is done."""
         missing = self._ties.gather()
@@ -315,8 +329,8 @@ class Trial:
 
 
 def name_of(attempt: int, epoch: int) -> str:
-    """Return the file name of a checkpoint."""
-    return f"{attempt}-{epoch}.ckpt"
+    """Return the file name of a checkpoint; attempts below zero saved it in another study."""
+    return f"{attempt}-{epoch}.ckpt" if attempt >= 0 else f"adopted-{-attempt}-{epoch}.ckpt"
 
 
 def _settled(metrics: dict[str, Any], wanted: str) -> Metrics:

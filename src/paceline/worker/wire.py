@@ -51,6 +51,8 @@ class Exited(Struct, frozen=True, tag="exited"):
 
     worker: int
     status: int
+    # Whose doing it was, where it was not its own: that costs no retry.
+    lost: str = ""
 
 
 AnyWord: TypeAlias = Load | Fork | Kill | Loaded | Exited

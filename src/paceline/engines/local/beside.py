@@ -1,4 +1,4 @@
-"""Work beside the loop: forecasts and proposals, in threads that never hold up a report.
+"""Work beside the loop: forecasts, proposals, uploads, in threads that never hold up a report.
 
 Knows queues of work, one of finished answers, and a pipe that wakes whoever waits for one. Does
 not know what is computed.
@@ -12,22 +12,22 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from paceline.core.events import Forecasted, Proposed
-
-    Work = Callable[[], Forecasted | Proposed]
+    Work = Callable[[], object]
 
 
 class Beside:
     """A thread for each kind of work, and their answers in the order they are ready.
 
-    Kinds do not wait for each other: a sampler that thinks for long holds up no forecast.
+    Kinds do not wait for each other: a sampler that thinks for long holds up no forecast. Work that
+    is done elsewhere, and only waited for here, may have several threads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: Mapping[str, int] | None = None) -> None:
+        self._at_once = at_once or {}
         self._work: dict[str, SimpleQueue[Work | None]] = {}
-        self._answers: SimpleQueue[Forecasted | Proposed] = SimpleQueue()
+        self._answers: SimpleQueue[object] = SimpleQueue()
         self._bell, self._ring = os.pipe()
         # Nobody rings after the close: the pipe's number may be another file's by then.
         self._lock = threading.Lock()
@@ -42,13 +42,14 @@ class Beside:
         if kind not in self._work:
             queue: SimpleQueue[Work | None] = SimpleQueue()
             self._work[kind] = queue
-            # A daemon: whoever is still thinking when all is over holds up nobody.
-            threading.Thread(
-                target=self._run, args=(queue,), name=f"paceline-{kind}", daemon=True
-            ).start()
+            for _ in range(self._at_once.get(kind, 1)):
+                # A daemon: whoever is still thinking when all is over holds up nobody.
+                threading.Thread(
+                    target=self._run, args=(queue,), name=f"paceline-{kind}", daemon=True
+                ).start()
         self._work[kind].put(work)
 
-    def answer(self) -> Forecasted | Proposed:
+    def answer(self) -> object:
         """Return the next answer; call it once for each time the pipe becomes readable."""
         os.read(self._bell, 1)
         return self._answers.get()
@@ -59,8 +60,9 @@ class Beside:
             self._closed = True
             os.close(self._bell)
             os.close(self._ring)
-        for queue in self._work.values():
-            queue.put(None)
+        for kind, queue in self._work.items():
+            for _ in range(self._at_once.get(kind, 1)):
+                queue.put(None)
 
     def _run(self, queue: SimpleQueue[Work | None]) -> None:
         while (work := queue.get()) is not None and not self._closed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paceline.plan.saving import SAVE_SHARE
 from paceline.worker.channel import Begin
 from paceline.worker.trial import name_of
 
@@ -16,17 +17,14 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import Launch
     from paceline.core.values import Config, StudySpec
-    from paceline.engines.local.devices import Devices
+    from paceline.engines.local.ground import Ground
     from paceline.engines.local.shelf import Shelf
-
-# Saving may take a twentieth of the time, no more: that bounds what a crash costs.
-_SAVE_SHARE = 20.0
 
 
 class Briefing:
     """Writes first messages."""
 
-    def __init__(self, spec: StudySpec, devices: Devices, shelf: Shelf) -> None:
+    def __init__(self, spec: StudySpec, devices: Ground, shelf: Shelf) -> None:
         self._spec = spec
         self._devices = devices
         self._shelf = shelf
@@ -35,10 +33,11 @@ class Briefing:
         """Yield what to tell each process, by rank; `best` is the study's best loss so far."""
         spec, shelf, devices = self._spec, self._shelf, self._devices
         seed = config.get("seed")
-        checkpoint, digest = None, ""
+        checkpoint, digest, awaits = None, "", False
         if launch.source is not None:
             name = (launch.source, launch.start)
             checkpoint, digest = name_of(*name), shelf.digest(name)
+            awaits = not shelf.wanted(launch.attempt, name)
         size = processes(launch)
         meeting = str(shelf.meeting(launch.attempt)) if size > 1 else ""
         for rank in range(size):
@@ -54,10 +53,11 @@ class Briefing:
                 folder=str(shelf.checkpoints),
                 checkpoint=checkpoint,
                 digest=digest,
+                awaits=awaits,
                 metric=spec.metric,
                 sign=spec.sign,
                 best=best,
-                patience=_SAVE_SHARE,
+                patience=SAVE_SHARE,
                 width=launch.width,
                 rank=rank,
                 meeting=meeting,

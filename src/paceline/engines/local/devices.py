@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from paceline.core.values import SlotId
 
-_THREAD_VARIABLES = (
+THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -30,7 +30,7 @@ _THREAD_VARIABLES = (
 )
 
 # The network interface that leads nowhere but here.
-_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 class Gpu(NamedTuple):
@@ -56,6 +56,19 @@ class Devices(Struct, frozen=True):
     def device(self) -> str:
         """What a training function gives to its framework."""
         return "cuda" if self.gpus else "cpu"
+
+    @property
+    def first(self) -> Sequence[SlotId]:
+        """The slots the study begins with."""
+        return range(self.slots)
+
+    @property
+    def watched(self) -> bool:
+        """Whether they have to be looked after: a GPU goes without a word."""
+        return bool(self.gpus)
+
+    def less(self, slots: Collection[SlotId]) -> None:
+        """Give slots back: here nobody else waits for them."""
 
     def more(self, used: Collection[SlotId], wanted: int) -> Sequence[SlotId]:
         """Return so many further slots: cores without end, GPUs while they last."""
@@ -87,11 +100,11 @@ class Devices(Struct, frozen=True):
 
     def thread_limits(self) -> dict[str, str]:
         """Return the variables that keep libraries to one slot's threads."""
-        return dict.fromkeys(_THREAD_VARIABLES, str(self.threads(1.0)))
+        return dict.fromkeys(THREAD_VARIABLES, str(self.threads(1.0)))
 
     def variables(self, slots: Sequence[SlotId], width: float, rank: int) -> dict[str, str]:
         """Return the variables that keep the process of this rank to its own device."""
-        variables = dict.fromkeys(_THREAD_VARIABLES, str(self.threads(width)))
+        variables = dict.fromkeys(THREAD_VARIABLES, str(self.threads(width)))
         slot = slots[rank]
         # A study on cores keeps its hands off GPUs that it was not given.
         visible = self.gpus[slot] if slot < len(self.gpus) else ""
@@ -103,7 +116,7 @@ class Devices(Struct, frozen=True):
             variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(share)
         if len(slots) > 1:
             # All of a gang are on this machine: nobody has to ask what its name resolves to.
-            variables["GLOO_SOCKET_IFNAME"] = variables["NCCL_SOCKET_IFNAME"] = _LOOPBACK
+            variables["GLOO_SOCKET_IFNAME"] = variables["NCCL_SOCKET_IFNAME"] = LOOPBACK
         return variables
 
 

@@ -16,12 +16,14 @@ from msgspec.structs import replace
 
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.core.values import loss_of
 from paceline.engines.local.beside import Beside
+from paceline.engines.local.bests import Bests
 from paceline.engines.local.briefing import Briefing
 from paceline.engines.local.clock import Clock
+from paceline.engines.local.ground import Moved
 from paceline.engines.local.past import Past
 from paceline.engines.local.staff import Patience, Staff
+from paceline.engines.local.transit import Brought, Published, Transit
 from paceline.worker import channel as c
 
 if TYPE_CHECKING:
@@ -30,9 +32,9 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Step
     from paceline.core.ports import Adviser
     from paceline.core.values import Config, StudySpec
-    from paceline.engines.local.devices import Devices
+    from paceline.engines.local.ground import Ground
     from paceline.engines.local.life import Life, Member
-    from paceline.engines.local.nest import Nest
+    from paceline.engines.local.making import Maker
     from paceline.engines.local.shelf import Shelf
 
 _GPU_GONE = "its GPU is gone"
@@ -41,11 +43,14 @@ _GPU_GONE = "its GPU is gone"
 class LocalEngine:
     """Carries decisions out on this machine."""
 
+    # Here they take their time from the training.
+    _forecasts_at_once = 1
+
     def __init__(
         self,
         spec: StudySpec,
-        nest: Nest,
-        devices: Devices,
+        nest: Maker,
+        devices: Ground,
         *,
         shelf: Shelf,
         adviser: Adviser | None = None,
@@ -66,17 +71,17 @@ class LocalEngine:
         self._past = Past()
         # Those who have said that they saved: at their goal they go, unless it is moved on.
         self._parked: list[Life] = []
-        # The best loss so far: whoever beats it saves at once.
-        self._best: float | None = None
-        self._slots = list(range(devices.slots))
+        self._bests = Bests(spec)
+        self._slots = list(devices.first)
         # Slots whose GPUs were there and cannot be found any more.
         self._lost: set[int] = set()
         self._told: deque[e.AnyEvent] = deque()
         self._opened = self._closed = False
-        self._beside = Beside()
+        self._beside = Beside({"forecasts": self._forecasts_at_once})
+        self._transit = Transit(shelf, self._beside, self._tell, self._clock.strike)
         self._selector = self._staff.selector
         self._selector.register(self._beside.fileno(), selectors.EVENT_READ, self._beside)
-        self._staff.prepare(devices.slots)
+        self._staff.prepare(len(self._slots))
 
     # The port
 
@@ -93,11 +98,18 @@ class LocalEngine:
         event = step.event
         if isinstance(event, e.Saved):
             self._shelf.saved((event.attempt, event.epoch), event.digest)
+        elif isinstance(event, e.Adopted):
+            for save in event.saves:
+                self._shelf.saved((event.attempt, save.epoch), save.digest)
         elif isinstance(event, e.Reported):
-            self._better(event)
+            self._bests.beaten(event)
+        elif isinstance(event, e.Ended):
+            self._bests.gone(event.attempt)
         for decision in step.decisions:
             if isinstance(decision, d.Open):
-                self._configs.append(decision.config)
+                self._open_trial(decision)
+            elif isinstance(decision, d.Launch):
+                self._bests.launch(decision)
 
     def wait(self, patience: float | None = None) -> Sequence[e.AnyEvent] | None:
         """Return what has happened, in order; wait where nothing has."""
@@ -161,15 +173,14 @@ class LocalEngine:
             self._told.append(e.Ended(at=self.now, attempt=attempt, cause=e.Cause.LOST, note=note))
         for ask in past.asked.values():
             _ACT[type(ask)](self, ask)
-        if self._devices.gpus:
+        if self._devices.watched:
             self._clock.after(self._patience.look_s, self._keep_looking)
         if self._patience.hang_s is not None:
             self._clock.after(self._patience.hang_s / 4, self._look_for_hanging)
 
     def _listen(self, source: Member | Beside | None) -> None:
         if isinstance(source, Beside):
-            answer = source.answer()
-            self._told.append(replace(answer, at=self._clock.strike()))
+            self._take(source.answer())
             return
         self._staff.listen(source, self)
         # By its own word alone: a wire that was revived has nothing to say in this round.
@@ -184,6 +195,7 @@ class LocalEngine:
         match message:
             case c.Report(epoch=epoch, saved=saved):
                 life.epoch = epoch
+                self._shelf.read(life.id)
                 report = e.Reported(
                     at=at,
                     attempt=life.id,
@@ -191,30 +203,22 @@ class LocalEngine:
                     metrics=message.metrics,
                     seconds=message.seconds,
                     memory=message.memory,
+                    version=message.version,
                 )
-                self._told.append(report)
-                if self._better(report):
+                if self._bests.beaten(report):
                     self._spread_best(life)
-                if saved is not None:
-                    self.hear(member, saved)
-            case c.Wrote(epoch=epoch, seconds=seconds, bytes=size, digest=digest):
-                self._shelf.saved((life.id, epoch), digest)
-                self._told.append(
-                    e.Saved(
-                        at=at,
-                        attempt=life.id,
-                        epoch=epoch,
-                        seconds=seconds,
-                        bytes=size,
-                        digest=digest,
-                    )
-                )
-                self._parked.append(life)
+                if isinstance(saved, c.Wrote):
+                    self._wrote(life, saved, report)
+                else:
+                    self._transit.say(life.id, report)
+                    if saved is not None:
+                        self.hear(member, saved)
+            case c.Wrote():
+                self._wrote(life, message)
             case c.Skipped(epoch=epoch, note=note):
-                self._told.append(e.Missed(at=at, attempt=life.id, epoch=epoch, note=note))
-                self._parked.append(life)
+                self._transit.say(life.id, e.Missed(at=at, attempt=life.id, epoch=epoch, note=note))
             case c.Spoilt(note=note) if life.cause is None:
-                self._told.append(e.Spoiled(at=at, attempt=life.id, note=note))
+                self._tell(e.Spoiled(at=at, attempt=life.id, note=note))
                 life.cause, life.note = e.Cause.LOST, note
             case c.Done():
                 member.returned = True
@@ -227,45 +231,79 @@ class LocalEngine:
 
     def gone(self, life: Life) -> None:
         """All processes of an attempt are gone: tell it, once."""
-        if life.cause is e.Cause.FAILED and self._devices.gpus:
+        if life.cause is e.Cause.FAILED and self._devices.watched:
             self._look_at_gpus()
             if not self._lost.isdisjoint(life.slots):
                 life.cause, life.note = e.Cause.LOST, _GPU_GONE
         cause, note = life.ended()
-        self._shelf.clear(life.id, told_all=cause in (e.Cause.GOAL, e.Cause.FINISHED))
+        self._bests.gone(life.id)
         at = self._clock.strike()
-        self._told.append(e.Ended(at=at, attempt=life.id, cause=cause, note=note))
+        self._transit.end(e.Ended(at=at, attempt=life.id, cause=cause, note=note))
+
+    def _tell(self, event: e.AnyEvent) -> None:
+        """A fact is told now: see to what follows from it here."""
+        self._told.append(event)
+        if isinstance(event, e.Saved | e.Missed):
+            life = self._staff.lives.get(event.attempt)
+            # One that was on its way for long says nothing about the goal.
+            if life is not None and event.epoch >= life.goal:
+                self._parked.append(life)
+        elif isinstance(event, e.Ended):
+            self._shelf.clear(
+                event.attempt, told_all=event.cause in (e.Cause.GOAL, e.Cause.FINISHED)
+            )
+
+    def _wrote(self, life: Life, wrote: c.Wrote, report: e.Reported | None = None) -> None:
+        saved = e.Saved(
+            at=life.heard_at,
+            attempt=life.id,
+            epoch=wrote.epoch,
+            seconds=wrote.seconds,
+            bytes=wrote.bytes,
+            digest=wrote.digest,
+        )
+        asked = wrote.epoch >= life.goal or wrote.epoch in life.save_at
+        self._transit.wrote(saved, report, asked=asked)
+
+    def _take(self, answer: object) -> None:
+        """What was done beside the loop is done."""
+        if isinstance(answer, Published | Brought):
+            self._transit.arrived(answer)
+            if isinstance(answer, Brought) and answer.attempt in self._staff.lives:
+                for member in self._staff.lives[answer.attempt].members:
+                    member.channel.send(c.Fetched(note=answer.note))
+        elif isinstance(answer, e.Forecasted | e.Proposed):
+            self._told.append(replace(answer, at=self._clock.strike()))
 
     def _look_at_gpus(self) -> None:
         """Find out which GPUs are gone, or back: their slots, and who trains there, with them."""
         missing = self._devices.missing()
         gone = missing.intersection(self._slots)
         back = self._lost - missing
-        self._slots = sorted({*self._slots, *back} - gone)
         self._lost = (self._lost | gone) - back
-        if gone or back:
+        self.moved(Moved(came=tuple(back), gone=tuple(gone), why=_GPU_GONE))
+
+    def moved(self, word: Moved) -> None:
+        """Slots came or are gone, and who trains there with them."""
+        gone = set(word.gone)
+        if gone or word.came:
+            self._slots = sorted({*self._slots, *word.came} - gone)
             self._tell_slots()
         for life in self._staff.lives.values():
             if life.cause is None and not gone.isdisjoint(life.slots):
-                life.cause, life.note = e.Cause.LOST, _GPU_GONE
+                life.cause, life.note = e.Cause.LOST, word.why
                 self._staff.end(life)
 
     def _keep_looking(self) -> None:
         self._look_at_gpus()
         self._clock.after(self._patience.look_s, self._keep_looking)
 
-    def _better(self, report: e.Reported) -> bool:
-        loss = loss_of(report.metrics.get(self._spec.metric), self._spec.sign)
-        if loss < (math.inf if self._best is None else self._best):
-            self._best = loss
-            return True
-        return False
-
     def _spread_best(self, source: Life) -> None:
-        assert self._best is not None
+        best = self._bests.of(source.id)
+        assert best is not None
         for life in self._staff.lives.values():
-            if life is not source:
-                life.tell_best(self._best)
+            if life is not source and self._bests.together(life.id, source.id):
+                life.tell_best(best)
 
     def _look_for_hanging(self) -> None:
         limit = self._patience.hang_s
@@ -281,10 +319,15 @@ class LocalEngine:
 
     def _open_trial(self, decision: d.Open) -> None:
         self._configs.append(decision.config)
+        self._bests.open(decision.group)
 
     def _launch(self, decision: d.Launch) -> None:
-        begins = self._briefing.of(decision, self._configs[decision.trial], self._best)
+        self._bests.launch(decision)
+        best = self._bests.of(decision.attempt)
+        begins = list(self._briefing.of(decision, self._configs[decision.trial], best))
         self._staff.hire(decision, begins, self._shelf.log(decision.attempt))
+        if begins[0].awaits and decision.source is not None:
+            self._transit.fetch(decision.attempt, (decision.source, decision.start))
 
     def _amend(self, decision: d.Amend) -> None:
         life = self._staff.lives.get(decision.attempt)
@@ -292,6 +335,7 @@ class LocalEngine:
             return
         life.version = decision.version
         life.goal = decision.goal
+        life.save_at = decision.save_at
         life.say(
             c.Order(
                 version=decision.version,
@@ -320,7 +364,7 @@ class LocalEngine:
 
     def _drop(self, decision: d.Drop) -> None:
         for name in decision.checkpoints:
-            self._shelf.drop(name)
+            self._transit.drop(name)
 
     def _provide(self, decision: d.Provide) -> None:
         # Whoever still stands on a slot that is given up makes it no free one.
@@ -337,6 +381,7 @@ class LocalEngine:
 
     def _retire(self, decision: d.Retire) -> None:
         self._slots = [slot for slot in self._slots if slot not in decision.slots]
+        self._devices.less(decision.slots)
 
     def _ask(self, decision: d.AskForecast | d.AskProposal) -> None:
         assert self._adviser is not None

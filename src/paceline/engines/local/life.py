@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from paceline.core.decisions import Launch
-    from paceline.worker.channel import AnyMessage, Channel
+    from paceline.engines.local.making import Line
+    from paceline.worker.channel import AnyMessage
 
 # How much of an attempt's output goes with its failure.
 _TAIL_BYTES, _TAIL_LINES = 4096, 15
@@ -31,7 +32,7 @@ class Member:
 
     __slots__ = ("channel", "life", "rank", "returned", "worker")
 
-    def __init__(self, life: Life, worker: int, channel: Channel, rank: int) -> None:
+    def __init__(self, life: Life, worker: int, channel: Line, rank: int) -> None:
         self.life = life
         self.worker = worker
         self.channel = channel
@@ -43,13 +44,14 @@ class Member:
 class Life:
     """Workers that have become an attempt."""
 
-    def __init__(self, launch: Launch, workers: Iterable[tuple[int, Channel]], log: Path) -> None:
+    def __init__(self, launch: Launch, workers: Iterable[tuple[int, Line]], log: Path) -> None:
         self.id = launch.attempt
         self.slots = launch.slots
         self.width = launch.width
         self.log = log
         self.epoch = launch.start
         self.goal = launch.goal
+        self.save_at = launch.save_at
         self.version = 0
         # Those whose processes are not known to be gone, the first before the others.
         self.members = [
@@ -97,6 +99,11 @@ class Life:
             # Who shared its slot may be blameless.
             crowded = starved and self.width < 1.0
             self.cause, self.note = Cause.CROWDED if crowded else Cause.FAILED, note
+
+    def lost(self, note: str) -> None:
+        """One of its processes is gone by nobody's fault; that others miss it comes second."""
+        if self.cause is None or (self._missing and not self.note):
+            self.cause, self.note = Cause.LOST, note
 
     def leave(self, member: Member, status: int) -> None:
         """One of its processes is gone with this status; some of that is the attempt's end."""

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
@@ -23,18 +23,33 @@ from paceline.worker.wire import AnyWord, Fork, Kill, Load, Loaded, Wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from paceline.core.values import SlotId
+
 # How often a nursery is started after one was killed: the function was loaded before, so that one
 # which dies again was killed again.
 _TRIES = 5
 
 
+class Packed(NamedTuple):
+    """A training function as it travels, and where its modules were found."""
+
+    body: bytes
+    name: str
+    path: tuple[str, ...]
+
+
+def packed(train: Callable[[Any], Any]) -> Packed:
+    """Pack a training function; refuse one that no trial can be given to."""
+    ray_spelled(train)
+    name = getattr(train, "__name__", "the training function")
+    return Packed(_pickled(train), name, tuple(sys.path))
+
+
 class Nest:
     """A nursery and the workers it has made."""
 
-    def __init__(self, train: Callable[[Any], Any], environ: Mapping[str, str]) -> None:
-        ray_spelled(train)  # refuses a function that no trial can be given to
-        self._body = _pickled(train)
-        self._name = getattr(train, "__name__", "the training function")
+    def __init__(self, train: Callable[[Any], Any] | Packed, environ: Mapping[str, str]) -> None:
+        self._train = train if isinstance(train, Packed) else packed(train)
         # Whoever asks torch for GPUs while the function is loaded must not start CUDA by that: in
         # workers that are forked afterwards it would not work.
         cuda = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -47,8 +62,16 @@ class Nest:
     def prepare(self, count: int) -> None:
         """Have so many more workers made; each waits to hear what to be."""
         for _ in range(count):
-            number, channel = self._fork()
+            number, channel = self.tied()
             self._spares[number] = channel
+
+    def hire(self, slots: Sequence[SlotId]) -> list[tuple[int, Channel]]:
+        """Return a worker for each slot, tied together where they are several."""
+        if len(slots) > 1:
+            return self.gang(len(slots))
+        worker = self.worker()
+        self.prepare(1)
+        return [worker]
 
     def worker(self) -> tuple[int, Channel]:
         """Return a worker that waits, the oldest first."""
@@ -61,10 +84,20 @@ class Nest:
         """Make workers that are tied together at birth: the first has a link to each other one."""
         pairs = [socket.socketpair() for _ in range(size - 1)]
         ends = [[lead for lead, _ in pairs], *([follow] for _, follow in pairs)]
-        made = [self._fork(*links) for links in ends]
+        made = [self.tied(*links) for links in ends]
         for end in (end for pair in pairs for end in pair):
             end.close()
         return made
+
+    def tied(self, *links: socket.socket) -> tuple[int, Channel]:
+        """Make a worker that has these links to others of its gang."""
+        mine, theirs = socket.socketpair()
+        number = self._workers
+        self._workers += 1
+        fds = [theirs.fileno(), *(link.fileno() for link in links)]
+        self.wire.send(Fork(number, len(links)), *fds)
+        theirs.close()
+        return number, Channel(mine)
 
     def forget(self, worker: int) -> None:
         """A worker died before it heard what to be; another is made when it is needed."""
@@ -97,21 +130,12 @@ class Nest:
         self.close(1.0)
         self._start(_TRIES)
 
-    def _fork(self, *links: socket.socket) -> tuple[int, Channel]:
-        mine, theirs = socket.socketpair()
-        number = self._workers
-        self._workers += 1
-        fds = [theirs.fileno(), *(link.fileno() for link in links)]
-        self.wire.send(Fork(number, len(links)), *fds)
-        theirs.close()
-        return number, Channel(mine)
-
     def _start(self, tries: int) -> None:
         for _ in range(tries):
             self._spawn()
             if self._load():
                 return
-        raise SpecError(f"{self._name} cannot be loaded: the process that imports it died.")
+        raise SpecError(f"{self._train.name} cannot be loaded: the process that imports it died.")
 
     def _spawn(self) -> None:
         mine, theirs = socket.socketpair()
@@ -129,16 +153,16 @@ class Nest:
     def _load(self) -> bool:
         """Have the function loaded; False: the nursery died of it, or was killed."""
         with tempfile.TemporaryFile() as file:
-            file.write(self._body)
+            file.write(self._train.body)
             file.seek(0)
-            self.wire.send(Load(list(sys.path)), file.fileno())
+            self.wire.send(Load(list(self._train.path)), file.fileno())
         answer = self.words()
         if not answer or not isinstance(answer[0], Loaded):
             self.close(1.0)
             return False
         if answer[0].error:
             self.close(1.0)
-            raise SpecError(f"{self._name} cannot be loaded in a worker: {answer[0].error}.")
+            raise SpecError(f"{self._train.name} cannot be loaded in a worker: {answer[0].error}.")
         return True
 
 

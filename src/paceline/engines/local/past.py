@@ -33,8 +33,8 @@ class Past:
                 self.lost.pop(attempt, None)
             case e.Forecasted(trial=trial, epoch=epoch):
                 self.asked.pop(("forecast", trial, epoch), None)
-            case e.Proposed(number=number):
-                self.asked.pop(("proposal", number), None)
+            case e.Proposed(number=number, group=group):
+                self.asked.pop(("proposal", group, number), None)
             case e.Woke(at=at, trial=trial):
                 self.asked.pop(("wake", at, trial), None)
         for decision in step.decisions:
@@ -43,7 +43,7 @@ class Past:
                     self.lost[attempt] = None
                 case d.AskForecast(trial=trial, epoch=epoch):
                     self.asked["forecast", trial, epoch] = decision
-                case d.AskProposal(number=number):
-                    self.asked["proposal", number] = decision
+                case d.AskProposal(number=number, group=group):
+                    self.asked["proposal", group, number] = decision
                 case d.WakeAt(at=at, trial=trial):
                     self.asked["wake", at, trial] = decision

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from paceline.core.events import Cause
-from paceline.engines.local.briefing import processes
+from paceline.engines.local.ground import Moved
 from paceline.engines.local.life import Life, Member
+from paceline.engines.local.making import Heard
 from paceline.worker.wire import Exited
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Launch
     from paceline.core.values import AttemptId
     from paceline.engines.local.clock import Clock
-    from paceline.engines.local.nest import Nest
+    from paceline.engines.local.making import Maker
     from paceline.worker.channel import AnyMessage, Begin
 
 
@@ -55,11 +56,14 @@ class Owner(Protocol):
     def gone(self, life: Life) -> None:
         """All processes of an attempt are gone."""
 
+    def moved(self, word: Moved) -> None:
+        """Slots came, or are gone."""
+
 
 class Staff:
     """Everybody who works for a study."""
 
-    def __init__(self, nest: Nest, clock: Clock, patience: Patience) -> None:
+    def __init__(self, nest: Maker, clock: Clock, patience: Patience) -> None:
         self.lives: dict[AttemptId, Life] = {}
         self._by_worker: dict[int, Member] = {}
         self._nest = nest
@@ -75,24 +79,28 @@ class Staff:
 
     def hire(self, launch: Launch, begins: Iterable[Begin], log: Path) -> None:
         """Let workers become an attempt."""
-        size = processes(launch)
-        workers = [self._nest.worker()] if size == 1 else self._nest.gang(size)
-        life = Life(launch, workers, log)
+        life = Life(launch, self._nest.hire(launch.slots), log)
         life.heard_at = self._clock.now
         self.lives[life.id] = life
         for member, begin in zip(life.members, begins, strict=True):
             self._by_worker[member.worker] = member
-            self.selector.register(member.channel.fileno(), selectors.EVENT_READ, member)
+            if member.channel.fileno() >= 0:
+                self.selector.register(member.channel.fileno(), selectors.EVENT_READ, member)
             member.channel.send(begin)
-        if size == 1:
-            self._nest.prepare(1)
 
     def listen(self, source: Member | None, owner: Owner) -> None:
         """Hear what a process has to say; None: what the nursery has."""
         if source is None:
             for word in self._nest.words():
-                if isinstance(word, Exited):
-                    self._exited(word, owner)
+                match word:
+                    case Exited():
+                        self._exited(word, owner)
+                    case Heard(worker=worker) if worker in self._by_worker:
+                        member = self._by_worker[worker]
+                        for message in member.channel.arrived():
+                            owner.hear(member, message)
+                    case Moved():
+                        owner.moved(word)
         elif not source.channel.closed:  # else its end was told in this very round
             for message in source.channel.arrived():
                 owner.hear(source, message)
@@ -152,6 +160,8 @@ class Staff:
             for message in member.channel.arrived():
                 owner.hear(member, message)
         life = member.life
+        if word.lost:
+            life.lost(word.lost)
         life.leave(member, word.status)
         self._hang_up(member)
         if not life.members:

@@ -338,7 +338,8 @@ class SimEngine:
         self._ask((decision.trial, decision.epoch), decision, self._cluster.forecast_s)
 
     def _ask_proposal(self, decision: d.AskProposal) -> None:
-        self._ask(decision.number, decision, self._cluster.proposal_s)
+        question = ("proposal", decision.group, decision.number)
+        self._ask(question, decision, self._cluster.proposal_s)
 
     def _ask(self, question: object, ask: d.AskForecast | d.AskProposal, cost: float) -> None:
         at = self.now + cost
@@ -380,11 +381,13 @@ class SimEngine:
 
 
 def _question(event: e.Forecasted | e.Proposed) -> object:
-    return (event.trial, event.epoch) if isinstance(event, e.Forecasted) else event.number
+    if isinstance(event, e.Forecasted):
+        return event.trial, event.epoch
+    return "proposal", event.group, event.number
 
 
 # What the world outside a simulation says: it stands in the log and comes from nowhere else.
-_FOREIGN = (e.Opened, e.Resumed, e.Commanded, e.Adopted)
+_FOREIGN = (e.Opened, e.Resumed, e.Commanded, e.Adopted, e.Recalled)
 
 _ACT: dict[type, Callable[[SimEngine, Any], None]] = {
     d.Open: SimEngine._open,

@@ -1,0 +1,229 @@
+"""Studies on a Ray cluster: ours beside Ray Tune on the same nodes, and life beside the simulator.
+
+`make bench-ray` starts a cluster of four nodes with two CPUs each on this machine and gives both
+the same trials, which report without training anything, so that what is measured is what a report
+and a trial cost. Then a study with POP, Fluid and sharing runs there, and is simulated from the
+trace it exports. Printed, and in `benchmarks/results/ray.md` and `.json`; `--quick` is a run of
+everything with the least of work, which writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import paceline as pl
+from benchmarks.local.work import Order, since_begun
+from benchmarks.page import ROOT, facts, markdown, provenance, publish
+from paceline.api.studies import export, replayed
+from paceline.core.events import CapacityChanged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+COMMAND = "make bench-ray"
+NODES, CPUS = 4, 2
+OURS, TUNE, REUSE = "Paceline", "Ray Tune", "Ray Tune, reuse_actors"
+# What is asked for: so many times Tune's reports, and trials, with actors reused.
+FASTER_REPORTS, FASTER_TRIALS, NEAR = 5.0, 3.0, 0.10
+
+
+class Case(NamedTuple):
+    """So many trials of so many reports, for one of them."""
+
+    who: str
+    trials: int
+    epochs: int
+
+
+# Tune without reuse starts a process for each trial: a thousand would take an hour.
+CASES = (
+    Case(OURS, 64, 100),
+    Case(TUNE, 64, 100),
+    Case(REUSE, 64, 100),
+    Case(OURS, 1000, 10),
+    Case(TUNE, 100, 10),
+    Case(REUSE, 1000, 10),
+)
+
+
+def ours(order: Order, address: str) -> dict[str, float]:
+    """Run the trials here; the log is written, durable, and replays."""
+    from benchmarks.local.ours import study
+
+    began = time.monotonic()
+    result = study(order, slots=pl.Ray(address=address)).run()
+    ended = time.monotonic()
+    assert replayed(result.log).difference is None
+    return {"seconds": since_begun(order.folder, ended), "call_s": ended - began}
+
+
+def tune(order: Order, address: str) -> dict[str, float]:
+    """Run the trials with Ray Tune, on the cluster that this process is connected to."""
+    import ray
+    from benchmarks.local.ray_tune import run
+
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    began = time.monotonic()
+    run(order)
+    ended = time.monotonic()
+    return {"seconds": since_begun(order.folder, ended), "call_s": ended - began}
+
+
+def measured(case: Case, address: str) -> dict[str, float]:
+    """Have a case run in a process of its own."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        order = Order("reports", folder, 0.0, case.trials, case.epochs, reuse=case.who == REUSE)
+        side = [sys.executable, "-m", "benchmarks.ray", "--side", case.who, address]
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+        done = subprocess.run(
+            side,
+            input=json.dumps(order._asdict()),
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": paths},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    found["reports_per_s"] = case.trials * case.epochs / found["seconds"]
+    found["trials_per_s"] = case.trials / found["seconds"]
+    return found
+
+
+def sleeps(trial: pl.Trial) -> None:
+    """Sleep for as long as the config says, and rise along a power law."""
+    level = trial.keep(level=[0.0])
+    for epoch in trial.epochs():
+        time.sleep(trial["epoch_s"])
+        level[0] += trial["lr"] * 0.3 / (epoch + 1)
+        trial.report(accuracy=min(1.0, level[0]))
+
+
+def lived(address: str, trials: int) -> dict[str, Any]:
+    """Run a study with POP, Fluid and sharing on the cluster, and simulate it from its trace."""
+    result = pl.tune(
+        sleeps,
+        space={
+            "lr": pl.piecewise([(0, 1.0), (4, pl.uniform(0.01, 1.0))]),
+            "epoch_s": pl.choice([0.3, 0.4, 0.5]),
+        },
+        metric="accuracy",
+        mode="max",
+        range=(0, 1),
+        epochs=12,
+        policy="pop",
+        allocator="fluid",
+        generator="random",
+        trials=trials,
+        slots=pl.Ray(address=address),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "life.jsonl.gz"
+        export(result.log, path)
+        trace = pl.read_trace(path)
+    simulated = pl.Simulation(
+        source="life",
+        policy="pop",
+        allocator="fluid",
+        slots=NODES * CPUS,
+        order="file",
+        share=True,
+        range=(0, 1),
+    ).run(trace=trace)
+    began = next(s.event.at for s in result.log if isinstance(s.event, CapacityChanged))
+    return {
+        "trials": trials,
+        "life_s": result.clock_s - began,
+        "simulated_s": simulated.makespan_s,
+        "off": simulated.makespan_s / (result.clock_s - began) - 1.0,
+        "epochs_shared": result.summary().epochs_shared,
+        "identical": replayed(result.log).difference is None,
+    }
+
+
+def page(found: Sequence[tuple[Case, dict[str, float]]], life: dict[str, Any]) -> str:
+    """Return what was found, as a page."""
+    lines = [["trials x reports", "who", "reports/s", "trials/s", "ms a report", "ms a trial"]]
+    for case, figures in found:
+        lines.append(
+            [
+                f"{case.trials} x {case.epochs}",
+                case.who,
+                f"{figures['reports_per_s']:,.0f}",
+                f"{figures['trials_per_s']:,.1f}",
+                f"{1000 / figures['reports_per_s']:,.2f}",
+                f"{1000 / figures['trials_per_s']:,.0f}",
+            ]
+        )
+    return (
+        "# On a Ray cluster\n\n"
+        f"The same trials on the same cluster ({NODES} nodes with {CPUS} CPUs each, all on one "
+        "machine), in one run: each reports as often as it says and trains nothing. Ours decides "
+        "at every report and keeps a durable log; Tune runs its FIFO scheduler with one logger.\n\n"
+        f"{markdown(lines)}\n\n{_ratios(found)}\n\n"
+        f"A study of {life['trials']} trials with POP, Fluid and sharing took {life['life_s']:.1f} "
+        f"s there, and {life['simulated_s']:.1f} s in the simulator, which was given its trace: "
+        f"{life['off']:+.1%} (asked for: within {NEAR:.0%}). It shared {life['epochs_shared']} "
+        f"epochs; its log {'replays as identical' if life['identical'] else 'differs on replay'}."
+    )
+
+
+def _ratios(found: Sequence[tuple[Case, dict[str, float]]]) -> str:
+    """Return how many times faster ours is, where both did the same."""
+    said = []
+    by = {(case.who, case.trials, case.epochs): figures for case, figures in found}
+    for (who, trials, epochs), figures in by.items():
+        mine = by.get((OURS, trials, epochs))
+        if who != OURS and mine is not None:
+            times = mine["reports_per_s"] / figures["reports_per_s"]
+            said.append(f"* {trials} x {epochs}: {times:.1f} times {who}")
+    asked = f"asked for: {FASTER_REPORTS:g} times the reports, {FASTER_TRIALS:g} times the trials"
+    return "\n".join([*said, "", f"({asked} of Tune with reuse_actors)"])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, write; or be one side of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="the least of work; write nothing")
+    parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.side:
+        who, address = options.side
+        side: Callable[[Order, str], dict[str, float]] = ours if who == OURS else tune
+        print(json.dumps(side(Order(**json.load(sys.stdin)), address)))
+        return
+    started = time.perf_counter()
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": CPUS, "object_store_memory": 80_000_000, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(NODES - 1):
+        cluster.add_node(num_cpus=CPUS, object_store_memory=80_000_000)
+    cases = [case._replace(trials=4, epochs=3) for case in CASES[:3]] if options.quick else CASES
+    found = []
+    for case in cases:
+        found.append((case, measured(case, cluster.address)))
+        print(case, found[-1][1], file=sys.stderr, flush=True)
+    life = lived(cluster.address, 8 if options.quick else 64)
+    cluster.shutdown()
+    known = facts(COMMAND, time.perf_counter() - started)
+    known["load"] = [round(each, 1) for each in os.getloadavg()]
+    text = f"{page(found, life)}\n\n{provenance(known)}\n"
+    if options.quick:
+        print(text)
+        return
+    rows = [{**case._asdict(), **figures} for case, figures in found]
+    publish("ray", text, known, rows=rows, life=life)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Checkpoints on their way between this machine and where they are kept.
+
+Knows the shelf and the threads beside the loop: each attempt's checkpoints go one after the other,
+in their order. Where they are kept on this machine nothing is on its way, and nothing is held up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from paceline.engines.local.outbox import Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from paceline.core import events as e
+    from paceline.core.values import AttemptId
+    from paceline.engines.local.beside import Beside
+    from paceline.engines.local.shelf import Name, Shelf
+
+# So many uploads at a time.
+_LINES = 4
+
+
+class Published(NamedTuple):
+    """What came of putting a checkpoint into the storage."""
+
+    saved: e.Saved
+    note: str
+
+
+class Brought(NamedTuple):
+    """What came of bringing a checkpoint here for an attempt."""
+
+    attempt: AttemptId
+    name: Name
+    note: str
+
+
+class Transit:
+    """Sends and fetches. `tell` gets facts as soon as they are true, in their order."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        beside: Beside,
+        tell: Callable[[e.AnyEvent], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._shelf = shelf
+        self._beside = beside
+        self._tell = tell
+        self._outbox = Outbox(self._upload, tell, now)
+
+    def say(self, attempt: AttemptId, event: e.AnyEvent) -> None:
+        """Tell something of an attempt, in its turn."""
+        self._outbox.say(attempt, event)
+
+    def end(self, event: e.Ended) -> None:
+        """Tell that an attempt is gone, when all it saved is safe or lost."""
+        self._outbox.end(event)
+
+    def wrote(self, saved: e.Saved, report: e.Reported | None, *, asked: bool) -> None:
+        """A worker has written a checkpoint; `report` may be told only together with it."""
+        if self._shelf.storage is not None:
+            self._outbox.saved(saved, report, asked=asked)
+            return
+        self._shelf.saved((saved.attempt, saved.epoch), saved.digest)
+        if report is not None:
+            self._tell(report)
+        self._tell(saved)
+
+    def fetch(self, attempt: AttemptId, name: Name) -> None:
+        """Bring a checkpoint here for an attempt that waits for it."""
+        work = self._shelf.fetch(name)
+        self._beside.do("downloads", lambda: Brought(attempt, name, work()))
+
+    def drop(self, name: Name) -> None:
+        """Delete a checkpoint, wherever it lies."""
+        self._shelf.drop(name)
+        if self._shelf.storage is not None:
+            self._beside.do(_line(name[0]), self._shelf.forget(name))
+
+    def arrived(self, answer: Published | Brought) -> None:
+        """Something has got where it should, or will not."""
+        if isinstance(answer, Brought):
+            if not answer.note:
+                self._shelf.cached(answer.name)
+            return
+        saved, note = answer
+        if not note:
+            name = (saved.attempt, saved.epoch)
+            self._shelf.saved(name, saved.digest)
+            self._shelf.cached(name)
+        self._outbox.settled(saved, note)
+
+    def _upload(self, saved: e.Saved) -> None:
+        work = self._shelf.publish((saved.attempt, saved.epoch))
+        self._beside.do(_line(saved.attempt), lambda: Published(saved, work()))
+
+
+def _line(attempt: AttemptId) -> str:
+    """Return who uploads for an attempt, and deletes after it."""
+    return f"uploads-{attempt % _LINES}"

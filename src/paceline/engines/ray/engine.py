@@ -1,0 +1,82 @@
+"""The Ray engine: the same attempts, facts and orders as on one machine, on the nodes of a cluster.
+
+Knows what has to be put together for that, and in which order it is taken apart again. Everything
+an attempt does and says is known elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from paceline.engines.local.engine import LocalEngine
+from paceline.engines.local.nest import packed
+from paceline.engines.ray.forecasts import AT_ONCE
+from paceline.engines.ray.host import Ways
+from paceline.engines.ray.nests import Nests
+from paceline.engines.ray.places import Places
+from paceline.engines.ray.reserve import Reserve
+from paceline.engines.ray.wanted import connected, imported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from paceline.core.ports import Adviser
+    from paceline.core.values import StudySpec
+    from paceline.engines.local.shelf import Shelf
+    from paceline.engines.local.staff import Patience
+    from paceline.engines.ray.wanted import Ray
+
+
+class RayEngine(LocalEngine):
+    """Carries decisions out on a cluster."""
+
+    # They are made on the cluster, and only waited for here.
+    _forecasts_at_once = AT_ONCE
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        train: Callable[[Any], Any],
+        wanted: Ray,
+        *,
+        shelf: Shelf,
+        adviser: Adviser | None = None,
+        patience: Patience | None = None,
+        began: float | None = None,
+    ) -> None:
+        function = packed(train)
+        self._connected = connected(wanted)
+        self._ray = imported()
+        moved = (wanted.runtime_env or {}).get("working_dir")
+        ways = Ways(str(shelf.checkpoints.resolve()), None if moved else os.getcwd())
+        nests = Nests()
+        try:
+            self._reserve = Reserve(wanted, nests, function, ways)
+        except BaseException:
+            self._disconnect()
+            raise
+        super().__init__(
+            spec,
+            nests,
+            Places(nests, self._reserve),
+            shelf=shelf,
+            adviser=adviser,
+            patience=patience,
+            began=began,
+        )
+
+    def close(self, grace_s: float | None = None) -> None:
+        """End everything that still runs, and give the cluster back what was held."""
+        if self._closed:
+            return
+        self._reserve.rest()
+        try:
+            super().close(grace_s)
+        finally:
+            self._reserve.give_back()
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._connected:
+            self._ray.shutdown()

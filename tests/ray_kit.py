@@ -1,0 +1,66 @@
+"""A real Ray cluster of several nodes on this machine, one for each process that runs tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Ray tells by a warning what the next version does; nothing here depends on it.
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# Each node's share of this machine's memory, for objects that are never made.
+STORE_BYTES = 80_000_000
+_MARK = "PACELINE_TEST_CLUSTER"
+
+
+class Nodes:
+    """The cluster: nodes are added and removed as if they were machines."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 2, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+        # What its processes, and theirs, are known by.
+        os.environ[_MARK] = self.mark = f"{os.getpid()}-{id(self)}"
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.address: str = self._cluster.address
+
+    def add(self, **resources: Any) -> Any:  # noqa: ANN401 - Ray's own words
+        """Add a node."""
+        return self._cluster.add_node(object_store_memory=STORE_BYTES, **resources)
+
+    def remove(self, node: Any) -> None:  # noqa: ANN401
+        """Let a node die as a machine does: at once."""
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def close(self) -> None:
+        """End it all."""
+        self._cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[Nodes]:
+    """Give a cluster of two nodes with two CPUs each."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    nodes = Nodes()
+    nodes.add(num_cpus=2)
+    yield nodes
+    nodes.close()
+
+
+def nurseries(nodes: Nodes) -> list[int]:
+    """Return the processes that make workers for this cluster's hosts, and their workers."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            ours = f"{_MARK}={nodes.mark}".encode() in (path / "environ").read_bytes()
+            if ours and b"paceline.worker.nursery" in (path / "cmdline").read_bytes():
+                found.append(int(path.name))
+        except OSError:
+            continue  # it is just gone, or somebody else's
+    return found

@@ -1,0 +1,261 @@
+"""Whole studies on a real Ray cluster: nodes come and go, drivers die, and the log stands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import paceline as pl
+from paceline.api.studies import opened, replayed
+from paceline.core import decisions as d
+from paceline.core import events as e
+from ray_kit import Nodes, nodes, nurseries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from paceline.core.decisions import Step
+    from paceline.machine.state import StudyState
+
+__all__ = ["nodes"]
+
+# One cluster for all of them.
+pytestmark = pytest.mark.xdist_group("ray")
+
+SCHEDULES = {
+    "lr": pl.choice(
+        [
+            pl.piecewise([(0, first), (2, second), (4, third)])
+            for first in (1.0, 0.7, 0.5, 0.3)
+            for second in (0.5, 0.4, 0.3, 0.2)
+            for third in (0.2, 0.1, 0.05, 0.02)
+        ]
+    )
+}
+
+
+def train(trial: Any) -> None:  # noqa: ANN401
+    """Approach 1 at the pace of the learning rate, and say by whom it was trained."""
+    weight = trial.keep(weight=[0.0])
+    for _ in trial.epochs():
+        time.sleep(0.03)
+        weight[0] += 0.2 * trial["lr"] * (1 - weight[0])
+        trial.report(accuracy=weight[0], nursery=os.getppid())
+
+
+def study(nodes: Nodes, store: str, train: Any = train, **options: Any) -> pl.Study:  # noqa: ANN401
+    given: dict[str, Any] = {
+        "space": SCHEDULES,
+        "metric": "accuracy",
+        "mode": "max",
+        "range": (0, 1),
+        "epochs": 6,
+        "generator": "grid",
+        "policy": "fifo",
+        "slots": pl.Ray(address=nodes.address),
+        "name": "far",
+        "store": store,
+    }
+    return pl.Study(train, **{**given, **options})
+
+
+def log_of(store: str) -> list[Step]:
+    with opened(store) as kept:
+        return list(kept.read("far"))
+
+
+def told(log: Sequence[Step], kind: type[Any]) -> list[Any]:
+    return [step.event for step in log if isinstance(step.event, kind)]
+
+
+def launches(log: Sequence[Step]) -> list[d.Launch]:
+    return [one for step in log for one in step.decisions if isinstance(one, d.Launch)]
+
+
+def at_report(number: int, act: Callable[[], None]) -> Callable[..., None]:
+    """Return a watch that acts once, after so many reports."""
+    seen = 0
+
+    def watch(state: StudyState, steps: Sequence[Step]) -> None:
+        nonlocal seen
+        before, seen = seen, seen + sum(isinstance(step.event, e.Reported) for step in steps)
+        if before < number <= seen:
+            act()
+
+    return watch
+
+
+def trained_twice(log: Sequence[Step]) -> list[tuple[int, int]]:
+    """Return the epochs of attempts that began before what their trial had saved by then."""
+    saved: dict[int, int] = {}
+    trials: dict[int, int] = {}
+    again = []
+    for step in log:
+        if isinstance(step.event, e.Saved):
+            trial = trials[step.event.attempt]
+            saved[trial] = max(saved.get(trial, 0), step.event.epoch)
+        for launch in launches([step]):
+            trials[launch.attempt] = launch.trial
+            if launch.start < saved.get(launch.trial, 0):
+                again.append((launch.trial, launch.start))
+    return again
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'studies.db'}"
+
+
+def test_a_study_of_64_trials_forecasts_shares_and_ends_on_several_nodes(
+    nodes: Nodes, store: str
+) -> None:
+    result = study(nodes, store, policy="pop", allocator="fluid", span=2, pack=2).run()
+    log = log_of(store)
+    assert len(result.trials) == 64
+    assert all(trial.status in ("finished", "stopped") for trial in result.trials)
+    assert result.summary().epochs_shared > 0
+    assert any(event.forecast is not None for event in told(log, e.Forecasted))
+    assert len({event.metrics["nursery"] for event in told(log, e.Reported)}) == 2
+    assert replayed(log).difference is None
+    assert nurseries(nodes) == []
+
+
+def test_a_node_that_dies_costs_nothing_but_running_epochs(nodes: Nodes, store: str) -> None:
+    node = nodes.add(num_cpus=2)
+    share = {"share": False, "trials": 24}
+    result = study(nodes, store, **share).run(at_report(40, lambda: nodes.remove(node)))
+    log = log_of(store)
+    lost = [event for event in told(log, e.Ended) if event.cause is e.Cause.LOST]
+    assert {event.note for event in lost} == {"its node is gone"}
+    before, *_, after = told(log, e.CapacityChanged)
+    assert (len(before.slots), len(after.slots)) == (6, 4)
+    # Nobody was blamed, everybody went on from the last checkpoint, and all came to their end.
+    assert [trial.status for trial in result.trials] == ["finished"] * 24
+    assert not [event for event in told(log, e.Ended) if event.cause is e.Cause.FAILED]
+    assert trained_twice(log) == []
+    assert replayed(log).difference is None
+
+
+def test_a_node_that_comes_is_used(nodes: Nodes, store: str, tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+
+    def waits(trial: Any) -> None:  # noqa: ANN401
+        for _ in trial.epochs():
+            while hold.exists():
+                time.sleep(0.01)
+            trial.report(accuracy=0.5)
+
+    added: list[Any] = []
+
+    def watch(state: StudyState, steps: Sequence[Step]) -> None:
+        if not added and state.attempts:
+            added.append(nodes.add(num_cpus=2))
+        if len(state.slots.present) == 6:
+            hold.unlink(missing_ok=True)
+
+    study(nodes, store, train=waits, share=False).run(watch)
+    log = log_of(store)
+    first, *_, last = told(log, e.CapacityChanged)
+    fresh = set(last.slots) - set(first.slots)
+    assert len(fresh) == 2
+    assert fresh <= {slot for launch in launches(log) for slot in launch.slots}
+    nodes.remove(added[0])
+
+
+SCRIPT = """
+import sys, paceline as pl
+sys.path.insert(0, {tests!r})
+from test_ray_study import study
+from ray_kit import Nodes
+class Here: address = {address!r}
+def watch(state, steps):
+    print(state.reports, flush=True)
+study(Here, {store!r}, share=False, trials=16, epochs=20).run(watch)
+"""
+
+
+def test_a_killed_driver_leaves_nothing_behind_and_another_goes_on(
+    nodes: Nodes, store: str
+) -> None:
+    text = SCRIPT.format(tests=str(Path(__file__).parent), address=nodes.address, store=store)
+    driver = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    for line in driver.stdout:
+        if int(line) > 60:
+            break
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    driver.stdout.close()
+    for _ in range(1000):
+        if not nurseries(nodes):
+            break
+        time.sleep(0.01)
+    assert nurseries(nodes) == []
+    done = len(told(log_of(store), e.Reported))
+    subprocess.run([sys.executable, "-c", text], stdout=subprocess.DEVNULL, check=True)
+    log = log_of(store)
+    notes = {event.note for event in told(log, e.Ended) if event.cause is e.Cause.LOST}
+    assert notes == {"its driver was gone"}
+    assert trained_twice(log) == []
+    assert 16 * 20 <= len(told(log, e.Reported)) <= 16 * 20 + done
+    assert replayed(log).difference is None
+
+
+FILE = """
+import os
+import paceline as pl
+
+def train(trial):
+    print("begun in", os.path.basename(os.getcwd()))
+    for _ in trial.epochs():
+        trial.report(loss=trial["lr"])
+
+study = pl.Study(train, space={"lr": pl.uniform(0.1, 1.0)}, metric="loss", mode="min", epochs=2,
+                 generator="random", policy="fifo", trials=4, slots=1)
+"""
+
+
+def test_the_command_line_runs_a_file_on_a_cluster_and_keeps_what_trials_print(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    (tmp_path / "study.py").write_text(FILE)
+    far = ("--engine", "ray", "--address", nodes.address, "--slots", "cpu:2", "--no-report", "-q")
+    done = subprocess.run(
+        [sys.executable, "-m", "paceline.cli", "run", "study.py", "--name", "far", *far],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    log = log_of(f"sqlite:///{tmp_path / 'paceline.db'}")
+    assert told(log, e.Opened)[0].engine["given"]["slots"] == f"ray:cpu:2@{nodes.address}"
+    assert len(told(log, e.CapacityChanged)[0].slots) == 2
+    printed = {path.read_text() for path in tmp_path.rglob("attempt-*.log")}
+    # Relative paths begin where they do for the driver.
+    assert printed == {f"begun in {tmp_path.name}\n"}
+
+
+def test_code_travels_by_the_runtime_environment(nodes: Nodes, store: str, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "only_there.py").write_text("ANSWER = 42.0\n")
+
+    def asks(trial: Any) -> None:  # noqa: ANN401
+        import only_there  # type: ignore[import-not-found]
+
+        for _ in trial.epochs():
+            trial.report(accuracy=only_there.ANSWER)
+
+    there = pl.Ray(address=nodes.address, cpus=1, runtime_env={"working_dir": str(code)})
+    result = study(nodes, store, train=asks, slots=there, trials=1).run()
+    assert result.best is not None
+    assert result.best.value == 42.0
