@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli_kit import Here, Ran, log_of, outside
+from cli_kit import SCRIPT, Here, Ran, environment, log_of, outside
 from live_kit import Running, study_file
 from paceline.api.studies import replayed
 from paceline.core.events import Resumed
 from postgres_kit import PASSWORD, WALLED, end_sessions
+from terminal_kit import OnTerminal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from benchmarks.postgres import Cluster
@@ -69,18 +71,26 @@ def far(cluster: Cluster, tmp_path: Path) -> Site:
     return Site(tmp_path, cluster.url())
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let commands hear Ctrl-C also where the tests themselves do not, as in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_running_study_is_watched_to_its_end_from_elsewhere(site: Site) -> None:
     site.hold()
-    watch = ("paceline", "watch", "it", "--store", site.url)
+    watch = ("watch", "it", "--store", site.url)
     with site.run("--policy", "fifo", "--no-report") as running:
         running.until("trial 1 starts")
-        with Running(site.there, *watch) as watching, Running(site.there, *watch) as bored:
-            for each in (watching, bored):
-                each.until("trial 1 starts")
-            bored.signal(signal.SIGINT)
-            left = bored.end()
-            assert left.code == 130
-            assert left.err == "paceline: no longer watching; study 'it' goes on\n"
+        with Running(site.there, "paceline", *watch) as watching:
+            bored = OnTerminal((SCRIPT, *watch), site.there, environment(site.there))
+            bored.until("2/2 slots busy")
+            bored.process.send_signal(signal.SIGINT)
+            assert bored.close() == 130
+            assert "paceline: no longer watching; study 'it' goes on" in bored.output
             # It still runs, and is still watched.
             site.go_on()
             seen = watching.end()

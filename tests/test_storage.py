@@ -21,7 +21,7 @@ from live_kit import Running, study_file, wait_for
 from paceline.api.studies import folded
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.core.errors import CheckpointError, SpecError
+from paceline.core.errors import CheckpointError, PacelineWarning, SpecError
 from paceline.engines.local.devices import Devices
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.nest import Nest
@@ -371,7 +371,8 @@ def test_a_trial_goes_on_where_uploads_fail_and_nothing_is_named(
     storage.broken = True
     hand = engines(storage)
     hand.give(hand.launch(0, goal=5))
-    assert hand.until_ended(0).cause is e.Cause.GOAL
+    with pytest.warns(PacelineWarning, match="it is broken. Training goes on without it"):
+        assert hand.until_ended(0).cause is e.Cause.GOAL
     assert [epoch for epoch, _ in hand.values(0)] == [1, 2, 3, 4, 5]
     assert hand.of(e.Saved) == []
     assert {missed.note for missed in hand.of(e.Missed)} >= {

@@ -148,6 +148,10 @@ class Group:
         return self._whole.deadline_s
 
     @property
+    def adopted(self) -> Adoptions:
+        return self._whole.adopted
+
+    @property
     def capacity(self) -> int:
         return self._whole.capacity
 

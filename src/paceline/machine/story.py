@@ -215,8 +215,8 @@ def _about_attempt(entry: Entry) -> str | None:
             return f"moves to width {width:g} at the next epoch's end: {why}"
         case d.Halt(attempt=attempt, why=why):
             return f"attempt {attempt} is ended at once: {why}"
-        case e.Missed(epoch=epoch):
-            return f"the order to save epoch {epoch} came too late"
+        case e.Missed(epoch=epoch, note=note):
+            return f"epoch {epoch} is not saved: {note or 'the order came too late'}"
     return None
 
 

@@ -364,10 +364,8 @@ class SqlStore:
                 ) from error
             if pause == LONGEST_S and not told:
                 told = True
-                word = (
-                    f"{self._database.name} is away: waiting for it, for {PATIENCE_S:g} s at most."
-                )
-                warnings.warn(word, PacelineWarning, stacklevel=2)
+                word = f"is away: waiting for it, for {PATIENCE_S:g} s at most."
+                warnings.warn(f"{self._database.name} {word}", PacelineWarning, stacklevel=2)
             time.sleep(pause)
         raise AssertionError("the pauses never end")
 

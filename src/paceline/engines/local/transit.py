@@ -6,8 +6,10 @@ in their order. Where they are kept on this machine nothing is on its way, and n
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
+from paceline.core.errors import PacelineWarning
 from paceline.engines.local.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class Transit:
         self._shelf = shelf
         self._beside = beside
         self._tell = tell
+        # Once is enough: the log has them all.
+        self._warned = False
         self._outbox = Outbox(self._upload, tell, now)
 
     def say(self, attempt: AttemptId, event: e.AnyEvent) -> None:
@@ -88,6 +92,9 @@ class Transit:
                 self._shelf.cached(answer.name)
             return
         saved, note = answer
+        if note and not self._warned:
+            self._warned = True
+            warnings.warn(f"{note} Training goes on without it.", PacelineWarning, stacklevel=2)
         if not note:
             name = (saved.attempt, saved.epoch)
             self._shelf.saved(name, saved.digest)
