@@ -139,6 +139,8 @@ class CapacityChanged(Event, frozen=True, kw_only=True):
     """These are the slots there are now."""
 
     slots: tuple[SlotId, ...]
+    # The node that each is on, where that makes a difference; empty: they are all alike.
+    nodes: tuple[str, ...] = ()
 
 
 class Woke(Event, frozen=True, kw_only=True):

@@ -19,12 +19,16 @@ Name: TypeAlias = "tuple[AttemptId, int]"
 
 
 class File(NamedTuple):
-    """A checkpoint: its size, its digest, whose path it lies on, how wide the attempt was."""
+    """A checkpoint: its size, its digest, whose path it lies on, how wide the attempt was, where.
+
+    Which node it was saved on is empty where all slots are alike.
+    """
 
     bytes: int
     digest: str
     trial: Trial
     width: float = 1.0
+    node: str = ""
 
 
 class Files:

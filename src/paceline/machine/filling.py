@@ -194,7 +194,7 @@ class Filler:
         width = _clipped(max(wanted, least), state)
         if width > 1.0:
             width = float(max(min(int(width), len(state.slots.idle)), int(least), 1))
-        slots = state.slots.find(width)
+        slots = state.slots.find(width, _home(trial, state))
         if slots is None:
             return False
         machine.decide(_launch_of(trial, state.launches, slots, width, why))
@@ -247,6 +247,15 @@ class Filler:
             waiting = questions.wakes - {(state.deadline_s, None)}
             if state.capacity > 0 and not waiting and not state.spec.standing:
                 end(machine, state, *why_quiet(state, state))
+
+
+def _home(trial: Trial, state: StudyState) -> str:
+    """Return the node that saved what a trial starts from; empty: no slot is nearer to it."""
+    if not state.slots.nodes:
+        return ""
+    start, source, _ = stage_for(trial)
+    file = None if source is None else state.files.files.get((source, start))
+    return "" if file is None else file.node
 
 
 def _launch_of(

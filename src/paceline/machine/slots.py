@@ -1,7 +1,7 @@
 """Which slots there are, who holds them, and where the next attempt fits.
 
-Knows slot numbers and shares. Does not know trials. Lowest numbers first, so that the same
-history gives the same slots on every machine.
+Knows slot numbers, shares, and which slots are on one node. Does not know trials. Lowest numbers
+first, so that the same history gives the same slots on every machine.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Slots:
         # Usable slots that nobody holds, and those held in part: both in rising order.
         self.idle: list[SlotId] = []
         self.partial: list[SlotId] = []
+        # Where each is; empty where they are all alike.
+        self.nodes: dict[SlotId, str] = {}
 
     @property
     def capacity(self) -> int:
@@ -43,9 +45,10 @@ class Slots:
             return float(len(self.idle))
         return len(self.idle) + sum(1.0 - self.held[slot] for slot in self.partial)
 
-    def change(self, slots: Iterable[SlotId]) -> None:
-        """These are the slots there are now."""
+    def change(self, slots: Sequence[SlotId], nodes: Sequence[str] = ()) -> None:
+        """These are the slots there are now, and the nodes that they are on."""
         self.present = set(slots)
+        self.nodes = dict(zip(slots, nodes, strict=False))
         self.retiring &= self.present
         self._sort()
 
@@ -56,14 +59,17 @@ class Slots:
             self._drop(slot)
         self._sort()
 
-    def find(self, width: float) -> tuple[SlotId, ...] | None:
-        """Return where an attempt of this width fits now, or None."""
+    def find(self, width: float, near: str = "") -> tuple[SlotId, ...] | None:
+        """Return where an attempt of this width fits now, or None; where it may, on this node."""
         if width < 1.0:
-            for slot in self.partial:
+            for slot in [*self._on(near, self.partial), *self.partial]:
                 if self.held[slot] + width <= 1.0 + _DUST:
                     return (slot,)
         count = max(1, int(width))
-        return tuple(self.idle[:count]) if len(self.idle) >= count else None
+        for idle in (self._on(near, self.idle), self.idle):
+            if len(idle) >= count:
+                return tuple(idle[:count])
+        return None
 
     def share(self, slots: Sequence[SlotId], width: float) -> float:
         """Return what a holder of this width really has: all of a slot, where no other is on it."""
@@ -102,6 +108,9 @@ class Slots:
                 insort(self.idle, slot)
             elif slot in self.retiring:
                 self._drop(slot)
+
+    def _on(self, node: str, slots: list[SlotId]) -> list[SlotId]:
+        return [slot for slot in slots if self.nodes.get(slot) == node] if node else []
 
     def _drop(self, slot: SlotId) -> None:
         self.present.discard(slot)

@@ -205,7 +205,8 @@ class StudyState:
         attempt = self.attempts.get(event.attempt)
         if attempt is None or not attempt.start <= event.epoch <= attempt.epoch:
             return
-        file = File(event.bytes, event.digest, attempt.trial, attempt.width)
+        node = self.slots.nodes.get(attempt.slots[0], "")
+        file = File(event.bytes, event.digest, attempt.trial, attempt.width, node)
         self.files.add((attempt.id, event.epoch), file, collect=self.spec.saves.collect)
         self._settle_save(attempt, event.epoch)
         self.paces.saved(event.seconds)
@@ -274,7 +275,7 @@ class StudyState:
     def _capacity(self, event: e.CapacityChanged) -> None:
         self._tick(event.at)
         self.meter.offer(self.slots.capacity, self.now)
-        self.slots.change(event.slots)
+        self.slots.change(event.slots, event.nodes)
 
     def _commanded(self, event: e.Commanded) -> None:
         self._tick(event.at)

@@ -33,11 +33,13 @@ class Briefing:
         """Yield what to tell each process, by rank; `best` is the study's best loss so far."""
         spec, shelf, devices = self._spec, self._shelf, self._devices
         seed = config.get("seed")
+        away = devices.away(launch.slots[0])
         checkpoint, digest, awaits = None, "", False
         if launch.source is not None:
             name = (launch.source, launch.start)
             checkpoint, digest = name_of(*name), shelf.digest(name)
-            awaits = not shelf.wanted(launch.attempt, name)
+            # A far node looks for itself whether it has it.
+            awaits = away is not None or not shelf.wanted(launch.attempt, name)
         size = processes(launch)
         meeting = str(shelf.meeting(launch.attempt)) if size > 1 else ""
         for rank in range(size):
@@ -50,7 +52,7 @@ class Briefing:
                 goal=launch.goal,
                 save_at=launch.save_at,
                 seed=seed if isinstance(seed, int) else spec.seed,
-                folder=str(shelf.checkpoints),
+                folder=str(shelf.checkpoints) if away is None else away.checkpoints,
                 checkpoint=checkpoint,
                 digest=digest,
                 awaits=awaits,
@@ -65,7 +67,7 @@ class Briefing:
                 device=devices.device,
                 threads=devices.threads(launch.width),
                 environ=devices.variables(launch.slots, launch.width, rank),
-                log=str(shelf.log(launch.attempt)),
+                log=str((away or shelf).log(launch.attempt)),
             )
 
 

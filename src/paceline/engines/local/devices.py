@@ -67,6 +67,13 @@ class Devices(Struct, frozen=True):
         """Whether they have to be looked after: a GPU goes without a word."""
         return bool(self.gpus)
 
+    def nodes(self, slots: Sequence[SlotId]) -> tuple[str, ...]:
+        """Return nothing: they are all on this machine."""
+        return ()
+
+    def away(self, slot: SlotId) -> None:
+        """Return nobody: here everybody sees the study's folder."""
+
     def less(self, slots: Collection[SlotId]) -> None:
         """Give slots back: here nobody else waits for them."""
 

@@ -166,7 +166,7 @@ class LocalEngine:
 
     def _open(self) -> None:
         self._opened = True
-        self._told.append(e.CapacityChanged(at=self.now, slots=tuple(self._slots)))
+        self._told.append(self._capacity(self.now))
         past, self._past = self._past, Past()
         for attempt in past.lost:
             note = "its driver was gone"
@@ -249,9 +249,7 @@ class LocalEngine:
             if life is not None and event.epoch >= life.goal:
                 self._parked.append(life)
         elif isinstance(event, e.Ended):
-            self._shelf.clear(
-                event.attempt, told_all=event.cause in (e.Cause.GOAL, e.Cause.FINISHED)
-            )
+            self._transit.clear(event)
 
     def _wrote(self, life: Life, wrote: c.Wrote, report: e.Reported | None = None) -> None:
         saved = e.Saved(
@@ -325,9 +323,15 @@ class LocalEngine:
         self._bests.launch(decision)
         best = self._bests.of(decision.attempt)
         begins = list(self._briefing.of(decision, self._configs[decision.trial], best))
-        self._staff.hire(decision, begins, self._shelf.log(decision.attempt))
-        if begins[0].awaits and decision.source is not None:
-            self._transit.fetch(decision.attempt, (decision.source, decision.start))
+        log = self._shelf.log(decision.attempt)
+        life = self._staff.hire(decision, begins, log)
+        source = None if decision.source is None else (decision.source, decision.start)
+        away = self._devices.away(decision.slots[0])
+        if away is not None:
+            self._transit.send(decision.attempt, away)
+            away.begin(life.members[0].worker, decision.attempt, source, log)
+        elif begins[0].awaits and source is not None:
+            self._transit.fetch(decision.attempt, source)
 
     def _amend(self, decision: d.Amend) -> None:
         life = self._staff.lives.get(decision.attempt)
@@ -376,8 +380,11 @@ class LocalEngine:
         self._tell_slots()
 
     def _tell_slots(self) -> None:
-        at = self._clock.strike()
-        self._told.append(e.CapacityChanged(at=at, slots=tuple(self._slots)))
+        self._told.append(self._capacity(self._clock.strike()))
+
+    def _capacity(self, at: float) -> e.CapacityChanged:
+        slots = tuple(self._slots)
+        return e.CapacityChanged(at=at, slots=slots, nodes=self._devices.nodes(slots))
 
     def _retire(self, decision: d.Retire) -> None:
         self._slots = [slot for slot in self._slots if slot not in decision.slots]

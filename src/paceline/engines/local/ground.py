@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from paceline.core.values import SlotId
+    from paceline.engines.local.away import Away
 
 
 class Moved(Struct, frozen=True):
@@ -47,6 +48,12 @@ class Ground(Protocol):
 
     def missing(self) -> set[SlotId]:
         """Return the slots whose devices cannot be found any more."""
+
+    def nodes(self, slots: Sequence[SlotId]) -> tuple[str, ...]:
+        """Return the node that each slot is on; empty where slots are all alike."""
+
+    def away(self, slot: SlotId) -> Away | None:
+        """Return who keeps files where a slot is; None: it sees the study's folder."""
 
     def threads(self, width: float) -> int:
         """Return how many threads each process of this width may use."""

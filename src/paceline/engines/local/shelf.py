@@ -39,7 +39,7 @@ class Shelf:
             folder.mkdir(parents=True, exist_ok=True)
         # Where checkpoints are kept; None: here, and nowhere else.
         self.storage = storage
-        self._cache_bytes = cache_bytes
+        self.cache_bytes = cache_bytes
         self._digests: dict[Name, str] = {}
         # What may be deleted here because it lies in the storage too: used last comes last.
         self._cached: dict[Name, int] = {}
@@ -124,11 +124,11 @@ class Shelf:
         with contextlib.suppress(FileNotFoundError):
             self._cached.pop(name, None)
             self._cached[name] = self.path(name).stat().st_size
-        if self._cache_bytes is None:
+        if self.cache_bytes is None:
             return
         taken, wanted = sum(self._cached.values()), set(self._wanted.values())
         for oldest in [each for each in self._cached if each not in wanted]:
-            if taken <= self._cache_bytes:
+            if taken <= self.cache_bytes:
                 break
             taken -= self._cached.pop(oldest)
             self.path(oldest).unlink(missing_ok=True)

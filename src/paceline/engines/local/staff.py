@@ -77,7 +77,7 @@ class Staff:
         """Have so many more workers made ahead."""
         self._nest.prepare(count)
 
-    def hire(self, launch: Launch, begins: Iterable[Begin], log: Path) -> None:
+    def hire(self, launch: Launch, begins: Iterable[Begin], log: Path) -> Life:
         """Let workers become an attempt."""
         life = Life(launch, self._nest.hire(launch.slots), log)
         life.heard_at = self._clock.now
@@ -87,6 +87,7 @@ class Staff:
             if member.channel.fileno() >= 0:
                 self.selector.register(member.channel.fileno(), selectors.EVENT_READ, member)
             member.channel.send(begin)
+        return life
 
     def listen(self, source: Member | None, owner: Owner) -> None:
         """Hear what a process has to say; None: what the nursery has."""

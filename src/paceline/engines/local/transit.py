@@ -2,6 +2,7 @@
 
 Knows the shelf and the threads beside the loop: each attempt's checkpoints go one after the other,
 in their order. Where they are kept on this machine nothing is on its way, and nothing is held up.
+Those of attempts on far nodes are sent and fetched there; when they are told is the same for all.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.core.errors import PacelineWarning
+from paceline.core.events import Cause
 from paceline.engines.local.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from paceline.core import events as e
     from paceline.core.values import AttemptId
+    from paceline.engines.local.away import Away
     from paceline.engines.local.beside import Beside
     from paceline.engines.local.shelf import Name, Shelf
 
@@ -55,10 +58,18 @@ class Transit:
         # Once is enough: the log has them all.
         self._warned = False
         self._outbox = Outbox(self._upload, tell, now)
+        # Attempts that write where only their node sees it, and all who may hold copies there.
+        self._away: dict[AttemptId, Away] = {}
+        self._homes: set[Away] = set()
 
     def say(self, attempt: AttemptId, event: e.AnyEvent) -> None:
         """Tell something of an attempt, in its turn."""
         self._outbox.say(attempt, event)
+
+    def send(self, attempt: AttemptId, away: Away) -> None:
+        """An attempt begins on a far node."""
+        self._away[attempt] = away
+        self._homes.add(away)
 
     def end(self, event: e.Ended) -> None:
         """Tell that an attempt is gone, when all it saved is safe or lost."""
@@ -82,8 +93,18 @@ class Transit:
     def drop(self, name: Name) -> None:
         """Delete a checkpoint, wherever it lies."""
         self._shelf.drop(name)
+        for away in self._homes:
+            away.drop(name)
         if self._shelf.storage is not None:
             self._beside.do(_line(name[0]), self._shelf.forget(name))
+
+    def clear(self, ended: e.Ended) -> None:
+        """Delete what an attempt that is gone has left, wherever it was."""
+        told_all = ended.cause in (Cause.GOAL, Cause.FINISHED)
+        self._shelf.clear(ended.attempt, told_all=told_all)
+        away = self._away.pop(ended.attempt, None)
+        if away is not None:
+            away.clear(ended.attempt)
 
     def arrived(self, answer: Published | Brought) -> None:
         """Something has got where it should, or will not."""
@@ -102,7 +123,11 @@ class Transit:
         self._outbox.settled(saved, note)
 
     def _upload(self, saved: e.Saved) -> None:
-        work = self._shelf.publish((saved.attempt, saved.epoch))
+        name, away = (saved.attempt, saved.epoch), self._away.get(saved.attempt)
+        if away is not None:
+            away.publish(name, lambda note: self.arrived(Published(saved, note)))
+            return
+        work = self._shelf.publish(name)
         self._beside.do(_line(saved.attempt), lambda: Published(saved, work()))
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import cloudpickle
 
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.nest import packed
 from paceline.engines.ray.forecasts import AT_ONCE
-from paceline.engines.ray.host import Ways
+from paceline.engines.ray.home import Keeping, Ways
 from paceline.engines.ray.nests import Nests
 from paceline.engines.ray.places import Places
 from paceline.engines.ray.reserve import Reserve
@@ -20,6 +23,7 @@ from paceline.engines.ray.wanted import connected, imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from paceline.core.ports import Adviser
     from paceline.core.values import StudySpec
@@ -48,11 +52,12 @@ class RayEngine(LocalEngine):
         function = packed(train)
         self._connected = connected(wanted)
         self._ray = imported()
+        self._mark = shelf.logs / "driver"
         moved = (wanted.runtime_env or {}).get("working_dir")
-        ways = Ways(str(shelf.checkpoints.resolve()), None if moved else os.getcwd())
+        ways = _ways(shelf, self._mark, None if moved else os.getcwd(), wide=spec.span > 1)
         nests = Nests()
         try:
-            self._reserve = Reserve(wanted, nests, function, ways)
+            self._reserve = Reserve(wanted, nests, function, ways, shelf.storage)
         except BaseException:
             self._disconnect()
             raise
@@ -78,5 +83,17 @@ class RayEngine(LocalEngine):
             self._disconnect()
 
     def _disconnect(self) -> None:
+        self._mark.unlink(missing_ok=True)
         if self._connected:
             self._ray.shutdown()
+
+
+def _ways(shelf: Shelf, mark: Path, cwd: str | None, *, wide: bool) -> Ways:
+    """Return what nodes are told to look for; by the mark they know the study's folder."""
+    word = uuid4().hex
+    mark.write_text(word)
+    files, storage = str(shelf.checkpoints.resolve()), shelf.storage
+    keeping = None
+    if storage is not None:
+        keeping = Keeping(cloudpickle.dumps(storage), storage.url, shelf.cache_bytes)
+    return Ways(files, str(mark.resolve()), word, cwd, keeping, wide)

@@ -14,18 +14,34 @@ import select
 import signal
 import socket
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.core.errors import SpecError
 from paceline.engines.local.nest import Nest
+from paceline.engines.ray.home import home_of
 from paceline.engines.ray.wanted import imported
-from paceline.engines.ray.words import Door, Hire, Join, Lead, Said, packed, unpacked
+from paceline.engines.ray.words import (
+    Clear,
+    Door,
+    Drop,
+    Hire,
+    Join,
+    Lead,
+    Publish,
+    Said,
+    Settle,
+    packed,
+    unpacked,
+)
+from paceline.worker.channel import Fetched
 from paceline.worker.wire import Exited, Kill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.engines.local.nest import Packed
+    from paceline.engines.ray.home import Home, Ways
     from paceline.engines.ray.words import AnyWord
     from paceline.worker.channel import Channel
 
@@ -34,12 +50,15 @@ _REACH_S = 10.0
 _KILLED = "all workers of its node were killed"
 
 
-class Ways(NamedTuple):
-    """Where a node finds things."""
+class Opening(NamedTuple):
+    """What became of opening a host: what is in the way, or the node's own folder, if it has one.
 
-    # The study's files, and where relative paths begin.
-    files: str
-    cwd: str | None
+    With that comes the name of what the node has put into the storage, as a sign.
+    """
+
+    wrong: str = ""
+    folder: str = ""
+    sign: str = ""
 
 
 class Host:
@@ -58,26 +77,36 @@ class Host:
         # Calls may overtake each other: those that came too soon wait here.
         self._next = 0
         self._early: dict[int, bytes] = {}
+        # Where this node does not see the study's files: its own, and who its workers are.
+        self._home: Home | None = None
+        self._attempts: dict[int, int] = {}
 
-    async def open(self, train: Packed, ways: Ways, spares: int) -> str:
-        """Load the training function and make workers ahead; return what is in the way of that."""
-        files, cwd = ways.files, ways.cwd
-        if not os.path.isdir(files):
-            return (
-                f"a node of the cluster does not see {files}, where checkpoints are kept: give "
-                "files=… in a folder that all nodes share"
-            )
+    async def open(self, train: Packed, ways: Ways, spares: int) -> Opening:
+        """Load the training function and make workers ahead, or say what is in the way of that."""
+        try:
+            opening = await asyncio.to_thread(self._settle_in, ways)
+            self._load(train, ways.cwd)
+        except SpecError as error:
+            return Opening(wrong=str(error))
+        self._spares = spares
+        self._start_watching()
+        return opening
+
+    def _settle_in(self, ways: Ways) -> Opening:
+        node = imported().get_runtime_context().get_node_id()
+        self._home = home_of(ways, node)
+        if self._home is None:
+            return Opening()
+        sign = f"sign-of-{node}"
+        self._home.sign(sign)
+        return Opening(folder=str(self._home.folder), sign=sign)
+
+    def _load(self, train: Packed, cwd: str | None) -> None:
         if cwd is not None and os.path.isdir(cwd):
             os.chdir(cwd)
         # What came with the runtime environment is found before the driver's own.
         path = tuple(dict.fromkeys([*sys.path, *train.path]))
-        try:
-            self._nest = Nest(train._replace(path=path), {})
-        except SpecError as error:
-            return str(error)
-        self._spares = spares
-        self._start_watching()
-        return ""
+        self._nest = Nest(train._replace(path=path), {})
 
     async def take(self, number: int, body: bytes) -> None:
         """Obey what the driver says; calls are numbered, as they may overtake each other."""
@@ -102,6 +131,8 @@ class Host:
         for _, channel in self._workers.values():
             loop.remove_reader(channel.fileno())
         self._nest.close(patience)
+        if self._home is not None:
+            self._home.close()
 
     def _tell(self, word: AnyWord) -> None:
         self._news.append(word)
@@ -128,6 +159,14 @@ class Host:
                 self._lead(word)
             case Join():
                 self._join(word)
+            case Settle(worker=worker, attempt=attempt, source=source):
+                assert self._home is not None
+                self._attempts[worker] = attempt
+                if source is not None:
+                    self._home.want(attempt, source, partial(self._fetched, worker))
+            case Publish() | Drop() | Clear():
+                assert self._home is not None
+                self._home.obey(word, self._tell)
 
     # Workers
 
@@ -147,6 +186,11 @@ class Host:
         else:
             asyncio.get_running_loop().remove_reader(channel.fileno())
 
+    def _fetched(self, worker: int, note: str) -> None:
+        """What a worker starts from is here, or will never be."""
+        if worker in self._workers:
+            self._workers[worker][1].send(Fetched(note=note))
+
     def _gone(self, worker: int, status: int, lost: str = "") -> None:
         number, channel = self._workers.pop(worker)
         self._numbers.pop(number, None)
@@ -156,6 +200,9 @@ class Host:
         while select.select([channel], [], [], 0)[0] and (body := channel.read()):
             self._tell(Said(worker, body))
         channel.close()
+        attempt = self._attempts.pop(worker, None)
+        if attempt is not None and self._home is not None:
+            self._tell(self._home.printed(attempt))
         self._tell(Exited(worker, status, lost))
 
     def _start_watching(self) -> None:

@@ -16,8 +16,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.engines.local.ground import Moved
 from paceline.engines.local.making import Heard
+from paceline.engines.ray.afar import Afar
 from paceline.engines.ray.wanted import imported
-from paceline.engines.ray.words import Door, Hire, Join, Lead, Said, packed, unpacked
+from paceline.engines.ray.words import (
+    Door,
+    Hire,
+    Join,
+    Kept,
+    Lead,
+    Printed,
+    Said,
+    packed,
+    unpacked,
+)
 from paceline.worker.channel import Frames, framed
 from paceline.worker.wire import Exited, Kill
 
@@ -69,14 +80,21 @@ class Bell:
 class Node:
     """A node of the cluster with our host on it."""
 
-    def __init__(self, name: str, host: Any) -> None:  # noqa: ANN401 - an actor's handle
+    def __init__(self, name: str, host: Any, folder: str = "") -> None:  # noqa: ANN401 - a handle
         self.name = name
+        # The folder that it has of its own; empty: it sees the study's.
+        self.folder = folder
         self._host = host
         self._words: list[AnyWord] = []
         self._calls = 0
         self.workers: set[int] = set()
         # Its host does not answer any more.
         self.lost = False
+
+    @property
+    def short(self) -> str:
+        """What it is called in the log."""
+        return self.name[:8]
 
     def say(self, *words: AnyWord) -> None:
         """Say this with the next call."""
@@ -163,6 +181,7 @@ class Nests:
         self._lines: dict[int, FarLine] = {}
         self._homes: dict[int, Node] = {}
         self._gangs: dict[int, _Gang] = {}
+        self._afar: dict[Node, Afar] = {}
         # Workers of gangs that wait for their leader's door.
         self._waiting: dict[int, _Gang] = {}
         self._numbers = 0
@@ -185,6 +204,14 @@ class Nests:
         """Slots are gone."""
         self._news.put((None, (tuple(slots), why)))
         self.wire.ring()
+
+    # For the engine
+
+    def afar(self, node: Node) -> Afar | None:
+        """Return the files that a node keeps on a disk of its own; None: it sees the study's."""
+        if node.folder and node not in self._afar:
+            self._afar[node] = Afar(node.folder, partial(self._ask, node))
+        return self._afar.get(node)
 
     # For the staff
 
@@ -239,7 +266,7 @@ class Nests:
             else:
                 source.listen(partial(self._heard, source))
                 for word in unpacked(news):
-                    self._take(word, words)
+                    self._take(source, word, words)
 
     def revive(self) -> None:
         """Leave it to the hosts."""
@@ -255,6 +282,10 @@ class Nests:
             node.end(ray.kill)
 
     # Inside
+
+    def _ask(self, node: Node, word: AnyWord) -> None:
+        node.say(word)
+        self.wire.ring()
 
     def _say(self, worker: int, body: bytes) -> None:
         node = self._homes.get(worker)
@@ -289,13 +320,17 @@ class Nests:
         self._news.put((node, None if error is not None else told.result()))
         self.wire.ring()
 
-    def _take(self, word: AnyWord, words: list[object]) -> None:
+    def _take(self, source: Node, word: AnyWord, words: list[object]) -> None:
         match word:
             case Said(worker=worker, body=body) if worker in self._lines:
                 self._lines[worker].feed(body)
                 words.append(Heard(worker))
             case Exited():
                 words.append(self._left(word))
+            case Kept():
+                self._afar[source].kept(word)
+            case Printed():
+                self._afar[source].printed(word)
             case Door(gang=number, host=host, port=port) if number in self._gangs:
                 gang = self._gangs.pop(number)
                 for node, workers in gang.nodes.items():
@@ -338,6 +373,8 @@ class Nests:
         node.lost = True
         self._nodes.discard(node)
         gone = tuple(slot for slot, place in self.places.items() if place.node is node)
+        if node in self._afar:
+            self._afar[node].lose()
         for worker in sorted(node.workers):
             yield self._left(Exited(worker, 0, _NODE_GONE))
         for slot in gone:

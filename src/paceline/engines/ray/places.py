@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from paceline.core.values import SlotId
+    from paceline.engines.ray.afar import Afar
     from paceline.engines.ray.nests import Nests
     from paceline.engines.ray.reserve import Reserve
 
@@ -45,6 +46,17 @@ class Places:
     def missing(self) -> set[SlotId]:
         """Return nothing: what goes is told."""
         return set()
+
+    def nodes(self, slots: Sequence[SlotId]) -> tuple[str, ...]:
+        """Return the node that each slot is on, by the beginning of Ray's name for it."""
+        places = self._nests.places
+        # One that has just gone is told to be gone next.
+        return tuple(places[slot].node.short if slot in places else "" for slot in slots)
+
+    def away(self, slot: SlotId) -> Afar | None:
+        """Return who keeps files where a slot is; None: it sees the study's folder."""
+        place = self._nests.places.get(slot)
+        return None if place is None else self._nests.afar(place.node)
 
     def threads(self, width: float) -> int:
         """Return how many threads each process of this width may use, on the narrowest node."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.core.errors import SpecError
 from paceline.engines.local.devices import find_devices
+from paceline.engines.ray.afar import same_storage
 from paceline.engines.ray.host import Host
 from paceline.engines.ray.nests import Node, Place
 from paceline.engines.ray.wanted import imported
@@ -22,9 +23,11 @@ from paceline.engines.ray.wanted import imported
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from paceline.core.ports import Storage
     from paceline.core.values import SlotId
     from paceline.engines.local.nest import Packed
-    from paceline.engines.ray.host import Ways
+    from paceline.engines.ray.home import Ways
+    from paceline.engines.ray.host import Opening
     from paceline.engines.ray.nests import Nests
     from paceline.engines.ray.wanted import Ray
 
@@ -46,8 +49,11 @@ class _Held(NamedTuple):
 class Reserve:
     """Asks for slots and keeps them."""
 
-    def __init__(self, wanted: Ray, nests: Nests, train: Packed, ways: Ways) -> None:
+    def __init__(
+        self, wanted: Ray, nests: Nests, train: Packed, ways: Ways, storage: Storage | None
+    ) -> None:
         self._ray = imported()
+        self._storage = storage
         self._nests = nests
         self._train = train
         self._ways = ways
@@ -224,17 +230,27 @@ class Reserve:
                 ray.kill(host)
                 continue
             try:
-                wrong = ray.get(answer)
+                opening = ray.get(answer)
             except ray.exceptions.RayError:
                 continue  # the node went again: the next look tells
+            wrong = opening.wrong or self._astray(opening)
             if not wrong:
-                self._nodes[name] = Node(name, host)
+                self._nodes[name] = Node(name, host, opening.folder)
                 continue
             self._refused.add(name)
             ray.kill(host)
             if strict:
                 raise SpecError(f"{wrong}.")
             warnings.warn(f"a node is left out: {wrong}.", RuntimeWarning, stacklevel=2)
+
+    def _astray(self, opening: Opening) -> str:
+        """Say where what a node puts into the storage is not found by us; empty: it is."""
+        if self._storage is None or not opening.sign or same_storage(self._storage, opening.sign):
+            return ""
+        return (
+            f"a node of the cluster has another {self._storage.url} than the driver: give "
+            "checkpoints=… in a storage that all nodes reach"
+        )
 
     def _awaited(self, answers: list[Any]) -> list[Any]:
         """Return the answers that have come by now; a study that ends waits for none."""

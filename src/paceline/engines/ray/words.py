@@ -57,7 +57,53 @@ class Door(Struct, frozen=True, tag="door"):
     port: int
 
 
-AnyWord: TypeAlias = Hire | Lead | Join | Said | Kill | Exited | Door
+# Where a node keeps files on a disk of its own
+
+
+class Settle(Struct, frozen=True, tag="settle"):
+    """This worker is this attempt, and starts from this checkpoint: bring it where it is not."""
+
+    worker: int
+    attempt: int
+    source: tuple[int, int] | None
+
+
+class Publish(Struct, frozen=True, tag="publish"):
+    """Put a checkpoint that was written here into the storage."""
+
+    name: tuple[int, int]
+
+
+class Kept(Struct, frozen=True, tag="kept"):
+    """What came of that: nothing to say, or what went wrong."""
+
+    name: tuple[int, int]
+    note: str
+
+
+class Drop(Struct, frozen=True, tag="drop"):
+    """Delete a checkpoint here."""
+
+    name: tuple[int, int]
+
+
+class Clear(Struct, frozen=True, tag="clear"):
+    """Delete what an attempt that is gone has left here."""
+
+    attempt: int
+
+
+class Printed(Struct, frozen=True, tag="printed"):
+    """What an attempt that is gone has printed, or the end of it."""
+
+    attempt: int
+    body: bytes
+
+
+AtHome: TypeAlias = Publish | Drop | Clear
+AnyWord: TypeAlias = (
+    Hire | Lead | Join | Said | Kill | Exited | Door | Settle | AtHome | Kept | Printed
+)
 
 _decoder = msgspec.msgpack.Decoder(list[AnyWord])
 _encoder = msgspec.msgpack.Encoder()

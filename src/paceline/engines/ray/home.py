@@ -1,0 +1,171 @@
+"""A node's own folder, where it does not see the study's: its checkpoints, their way, the output.
+
+Knows the shelf there and the storage that all nodes reach. What workers write lies here and is put
+into the storage from here; what they start from is brought here, and stays as a copy while there
+is room. Begins empty and ends with its host: all that counts is in the storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from paceline.core.errors import CheckpointError, SpecError
+from paceline.engines.local.shelf import Shelf
+from paceline.engines.ray.words import Clear, Drop, Kept, Printed, Publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from paceline.core.ports import Storage
+    from paceline.core.values import AttemptId
+    from paceline.engines.local.shelf import Name
+    from paceline.engines.ray.words import AnyWord, AtHome
+
+# A node may name a disk of its own for what is kept in a storage in the end.
+OWN_DISK = "PACELINE_NODE_FILES"
+# So many checkpoints are on their way at a time, in each direction.
+_LINES = 4
+# What is brought of an attempt's output.
+_LOG_BYTES = 2**20
+
+
+class Keeping(NamedTuple):
+    """A storage as it travels, and what copies on a node may take."""
+
+    body: bytes
+    url: str
+    cache_bytes: int | None
+
+
+class Ways(NamedTuple):
+    """Where a node finds things."""
+
+    # The study's files, a file there and what it says, and where relative paths begin.
+    files: str
+    mark: str
+    word: str
+    cwd: str | None
+    # Where checkpoints are kept, if not among the files.
+    keeping: Keeping | None
+    # Processes of one trial meet by a file.
+    wide: bool
+
+    @property
+    def seen(self) -> bool:
+        """Whether this node sees the study's files: a folder of that name may be another."""
+        try:
+            return os.path.isdir(self.files) and Path(self.mark).read_text() == self.word
+        except OSError:
+            return False
+
+
+def home_of(ways: Ways, node: str) -> Home | None:
+    """Return this node's own folder; None: it uses the study's, which it sees."""
+    seen, keeping = ways.seen, ways.keeping
+    if keeping is None:
+        if seen:
+            return None
+        raise SpecError(
+            f"a node of the cluster does not see {ways.files}, where checkpoints are kept: give "
+            "files=… in a folder that all nodes share, or checkpoints=… in a storage that all reach"
+        )
+    if seen and (ways.wide or OWN_DISK not in os.environ):
+        return None
+    if ways.wide:
+        raise SpecError(
+            f"a node of the cluster does not see {ways.files}, where the processes of a wide trial "
+            "meet: give files=… in a folder that all nodes share, or span=1"
+        )
+    try:
+        storage: Storage = pickle.loads(keeping.body)
+    except Exception as error:
+        raise SpecError(f"a node of the cluster cannot open {keeping.url}: {error}") from error
+    disk = os.environ.get(OWN_DISK) or tempfile.gettempdir()
+    folder = Path(disk) / f"paceline-{keeping.url.rpartition('/')[2]}-{node}"
+    shutil.rmtree(folder, ignore_errors=True)  # of a host that was killed
+    try:
+        return Home(folder, storage, keeping.cache_bytes)
+    except OSError as error:
+        raise SpecError(f"a node of the cluster cannot write to {disk}: {error.strerror}") from None
+
+
+class Home:
+    """Keeps the files of one study on one node."""
+
+    def __init__(self, folder: Path, storage: Storage, cache_bytes: int | None) -> None:
+        self.folder = folder
+        self._shelf = Shelf(folder, storage, cache_bytes)
+        self._storage = storage
+        self._up = ThreadPoolExecutor(_LINES, "paceline-uploads")
+        self._down = ThreadPoolExecutor(_LINES, "paceline-downloads")
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def sign(self, name: str) -> None:
+        """Put a small object into the storage: whoever finds it there means the same storage."""
+        with tempfile.NamedTemporaryFile() as file:
+            try:
+                self._storage.put(name, file.name)
+            except CheckpointError as error:
+                word = f"a node of the cluster cannot keep checkpoints: {error}".rstrip(".")
+                raise SpecError(word) from None
+
+    def obey(self, word: AtHome, tell: Callable[[AnyWord], None]) -> None:
+        """Do what the driver says."""
+        match word:
+            case Publish(name=name):
+                self._begin(self._publish(name, tell))
+            case Drop(name=name):
+                self._shelf.drop(name)
+            case Clear(attempt=attempt):
+                self._shelf.clear(attempt, told_all=False)
+                self._shelf.log(attempt).unlink(missing_ok=True)
+
+    def want(self, attempt: AttemptId, name: Name, fetched: Callable[[str], None]) -> None:
+        """Have here what an attempt starts from, and say when, or what went wrong."""
+        if self._shelf.wanted(attempt, name):
+            fetched("")
+        else:
+            self._begin(self._fetch(name, fetched))
+
+    def printed(self, attempt: AttemptId) -> Printed:
+        """Return the end of what an attempt has printed."""
+        try:
+            with open(self._shelf.log(attempt), "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _LOG_BYTES))
+                return Printed(attempt, file.read())
+        except OSError:
+            return Printed(attempt, b"")
+
+    def close(self) -> None:
+        """Delete everything: what counts is in the storage."""
+        for line in (self._up, self._down):
+            line.shutdown(wait=False, cancel_futures=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _begin(self, work: Any) -> None:  # noqa: ANN401 - a coroutine
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _publish(self, name: Name, tell: Callable[[AnyWord], None]) -> None:
+        work = self._shelf.publish(name)
+        note = await asyncio.get_running_loop().run_in_executor(self._up, work)
+        if not note:
+            self._shelf.saved(name, "")
+            self._shelf.cached(name)
+        tell(Kept(name, note))
+
+    async def _fetch(self, name: Name, fetched: Callable[[str], None]) -> None:
+        work = self._shelf.fetch(name)
+        note = await asyncio.get_running_loop().run_in_executor(self._down, work)
+        if not note:
+            self._shelf.cached(name)
+        fetched(note)
