@@ -11,11 +11,12 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import BrokenInvariant, LogError
 from paceline.core.ports import Fork, Pick, sees_nothing
-from paceline.core.values import LEVELS, Budget, Forecast, Part, Status, StudySpec
+from paceline.core.values import LEVELS, Budget, Forecast, Part, Saves, Status, StudySpec
 from paceline.generators.queued import Queued
 from paceline.machine.checks import verify
 from paceline.machine.machine import Brains, Machine
 from paceline.machine.replay import replay
+from paceline.machine.slots import Slots
 from paceline.machine.state import StudyState
 from paceline.policies.fifo import Fifo
 
@@ -109,6 +110,37 @@ def test_free_slots_are_filled_lowest_first() -> None:
         d.Open(trial=1, config={"a": 2}, until=9, why="a slot is free"),
         launch(1, 1, 1),
     )
+
+
+@pytest.mark.parametrize(("nodes", "slot"), [(("one", "one", "two"), 2), ((), 1)])
+def test_a_trial_goes_on_where_its_checkpoint_was_saved_if_nodes_differ(
+    nodes: tuple[str, ...], slot: int
+) -> None:
+    policy = Says(until=1)
+    policy.verdicts[0, 1] = (d.Go(trial=2, until=5, why="it is good"),)
+    saves = Saves(collect=True)
+    bench = Bench(policy, [{"a": 1}, {"a": 2}, {"a": 3}], slots=0, saves=saves)
+    bench.say(e.CapacityChanged(at=0.0, slots=(0, 1, 2), nodes=nodes))
+    for attempt in (1, 2):
+        bench.report(attempt, 0.5)
+        bench.save(attempt, 1)
+        bench.end(attempt, e.Cause.GOAL)
+    *_, begun = bench.report(0, 0.9)
+    assert begun == launch(3, 2, slot, start=1, source=2, goal=5, why="it is ready")
+
+
+def test_on_a_node_only_what_fits_there_as_a_whole_comes_first() -> None:
+    slots = Slots()
+    slots.change((0, 1, 2, 3), ("one", "one", "two", "two"))
+    assert slots.find(2.0, "two") == (2, 3)
+    assert slots.find(3.0, "two") == (0, 1, 2)
+    slots.take((0,), 0.5)
+    assert slots.find(0.5, "two") == (0,), "what is begun is filled first"
+    slots.take((3,), 0.5)
+    assert slots.find(0.5, "two") == (3,)
+    assert slots.find(1.0, "two") == (2,)
+    slots.take((2,), 1.0)
+    assert slots.find(1.0, "two") == (1,)
 
 
 def test_a_report_on_the_way_decides_nothing() -> None:

@@ -1,0 +1,331 @@
+"""Nodes of a cluster that share no folder: checkpoints travel by a storage, output by the hosts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+import paceline as pl
+from paceline.api.studies import opened as opened_store
+from paceline.api.studies import replayed
+from paceline.core import decisions as d
+from paceline.core import events as e
+from paceline.core.errors import PacelineWarning, SpecError
+from paceline.engines.local.shelf import Shelf
+from paceline.engines.local.staff import Patience
+from paceline.engines.ray.afar import Afar
+from paceline.engines.ray.engine import RayEngine
+from paceline.engines.ray.wanted import Ray
+from paceline.engines.ray.words import Publish
+from paceline.store.checkpoints import Folder, open_storage
+from paceline.testing.hand import Advising, Hand, opened
+from ray_kit import Nodes, nodes
+from s3_kit import BUCKET, Server, serving
+from test_local_engine import spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from paceline.core.decisions import Step
+    from paceline.core.ports import Storage
+    from paceline.machine.state import StudyState
+
+__all__ = ["nodes"]
+
+# One cluster for all of them.
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+def apart(nodes: Nodes, disk: Path) -> Any:  # noqa: ANN401 - Ray's own word for a node
+    """Add a node that keeps files on a disk of its own."""
+    disk.mkdir()
+    own = {"PACELINE_NODE_FILES": str(disk)}
+    return nodes.add(num_cpus=1, num_gpus=1, env_vars=own)
+
+
+@pytest.fixture(scope="module")
+def disks(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give two such nodes, with one slot each; return where their disks are."""
+    folder = tmp_path_factory.mktemp("disks")
+    added = [apart(nodes, folder / name) for name in ("one", "two")]
+    yield folder
+    for node in added:
+        nodes.remove(node)
+
+
+@contextmanager
+def connected(nodes: Nodes) -> Iterator[None]:
+    import ray
+
+    ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.WARNING)
+    yield
+    ray.shutdown()
+
+
+def counts(trial: Any) -> None:  # noqa: ANN401
+    """Train fast, for ever, be better each time, and say on which disk that was."""
+    count = trial.keep(count=[0])
+    sys.stdout.write(f"begins on {os.path.basename(os.environ['PACELINE_NODE_FILES'])}\n")
+    for _ in trial.epochs():
+        time.sleep(0.01)
+        count[0] += 1
+        trial.report(loss=1.0 / count[0])
+
+
+def engine(files: Path, storage: Storage | None, cache_bytes: int | None = None) -> RayEngine:
+    return RayEngine(
+        spec(),
+        counts,
+        Ray(gpus=2),
+        shelf=Shelf(files, storage, cache_bytes),
+        adviser=Advising(),
+        patience=Patience(grace_s=1.0),
+    )
+
+
+@pytest.fixture
+def driven(nodes: Nodes, disks: Path, tmp_path: Path) -> Iterator[Callable[..., Hand]]:
+    """Give engines under control, and close them afterwards."""
+    engines: list[RayEngine] = []
+
+    def make(cache_bytes: int | None = None) -> Hand:
+        engines.append(engine(tmp_path / "study", Folder(tmp_path / "kept"), cache_bytes))
+        hand = Hand(engines[-1], 0.05)
+        hand.give(opened(0, {}))
+        return hand
+
+    with connected(nodes):
+        yield make
+        for each in engines:
+            each.close()
+    assert [path for disk in disks.iterdir() for path in disk.iterdir()] == []
+
+
+def on(slot: int, launch: d.Launch) -> d.Launch:
+    return replace(launch, slots=(slot,))
+
+
+def named(folder: Path) -> set[str]:
+    """Return the names of all checkpoints in a folder and below."""
+    return {path.name for path in folder.rglob("*.ckpt")}
+
+
+def test_a_trial_goes_on_on_another_node_and_what_it_printed_comes_here(
+    driven: Callable[..., Hand], disks: Path, tmp_path: Path
+) -> None:
+    hand = driven()
+    first, second = hand.of(e.CapacityChanged)[-1].slots
+    hand.give(on(first, hand.launch(0, goal=3)))
+    assert hand.until_ended(0).cause is e.Cause.GOAL
+    assert "0-3.ckpt" in named(tmp_path / "kept")
+    hand.give(on(second, hand.launch(1, goal=6, start=3, source=0)))
+    assert hand.until_ended(1).cause is e.Cause.GOAL
+    assert [value for _, value in hand.values(1)] == [1 / 4, 1 / 5, 1 / 6]
+    # Each disk has what was saved or read there, and the study's own folder has nothing.
+    held = sorted(({"0-3.ckpt", "1-6.ckpt"} & named(disk) for disk in disks.iterdir()), key=len)
+    assert held == [{"0-3.ckpt"}, {"0-3.ckpt", "1-6.ckpt"}]
+    assert named(tmp_path / "study") == set()
+    logs = [tmp_path / "study" / "logs" / f"attempt-{attempt}.log" for attempt in (0, 1)]
+    assert {log.read_text() for log in logs} == {"begins on one\n", "begins on two\n"}
+    hand.give(d.Drop(checkpoints=((0, 3),), why="the test asks for it"))
+    hand.give(on(first, hand.launch(2, goal=1)), on(second, hand.launch(3, goal=1)))
+    for attempt in (2, 3):
+        hand.until_ended(attempt)
+    assert "0-3.ckpt" not in named(tmp_path)
+    assert "0-3.ckpt" not in named(disks)
+
+
+def test_a_node_starts_from_its_own_copy_while_there_is_room_for_it(
+    driven: Callable[..., Hand], disks: Path, tmp_path: Path
+) -> None:
+    hand = driven()
+    first, second = hand.of(e.CapacityChanged)[-1].slots
+    hand.give(on(first, hand.launch(0, goal=3)))
+    hand.until_ended(0)
+    (tmp_path / "kept" / "0-3.ckpt").unlink()
+    hand.give(on(first, hand.launch(1, goal=4, start=3, source=0)))
+    assert hand.until_ended(1).cause is e.Cause.GOAL
+    hand.give(on(second, hand.launch(2, goal=4, start=3, source=0)))
+    assert hand.until_ended(2).cause is e.Cause.LOST
+    (spoiled,) = hand.of(e.Spoiled)
+    assert "0-3.ckpt cannot be read from" in spoiled.note
+
+
+def test_without_room_for_copies_what_changed_in_the_storage_is_found_out(
+    driven: Callable[..., Hand], disks: Path, tmp_path: Path
+) -> None:
+    hand = driven(cache_bytes=0)
+    first = hand.of(e.CapacityChanged)[-1].slots[0]
+    hand.give(on(first, hand.launch(0, goal=3)))
+    hand.until_ended(0)
+    assert "0-3.ckpt" not in named(disks)
+    path = tmp_path / "kept" / "0-3.ckpt"
+    body = bytearray(path.read_bytes())
+    body[-1] ^= 1
+    path.write_bytes(body)
+    hand.give(on(first, hand.launch(1, goal=4, start=3, source=0)))
+    assert hand.until_ended(1).cause is e.Cause.LOST
+    assert "it is not what was written" in hand.of(e.Spoiled)[0].note
+
+
+def test_a_storage_that_breaks_never_yields_a_named_checkpoint(
+    driven: Callable[..., Hand], tmp_path: Path
+) -> None:
+    hand = driven()
+    kept = tmp_path / "kept"
+    kept.rmdir()
+    kept.write_text("in the way")
+    hand.give(hand.launch(0, goal=4))
+    with pytest.warns(PacelineWarning, match=r"cannot be written to .* Training goes on"):
+        assert hand.until_ended(0).cause is e.Cause.GOAL
+    assert [epoch for epoch, _ in hand.values(0)] == [1, 2, 3, 4]
+    assert hand.of(e.Saved) == []
+    assert any("0-4.ckpt cannot be written to" in missed.note for missed in hand.of(e.Missed))
+
+
+def test_what_was_on_its_way_from_a_node_that_went_is_lost() -> None:
+    words: list[Any] = []
+    notes: list[str] = []
+    afar = Afar("/disk", words.append)
+    afar.publish((3, 5), notes.append)
+    assert words == [Publish((3, 5))]
+    afar.lose()
+    afar.publish((3, 6), notes.append)
+    assert notes == [
+        f"checkpoint 3-{epoch}.ckpt went with its node before it was published." for epoch in (5, 6)
+    ]
+
+
+def test_where_processes_of_one_trial_must_meet_a_node_without_the_folder_is_refused(
+    nodes: Nodes, disks: Path, tmp_path: Path
+) -> None:
+    shelf = Shelf(tmp_path / "study", Folder(tmp_path / "kept"))
+    shelf.checkpoints.rmdir()
+    wide = replace(spec(), span=2)
+    with connected(nodes), pytest.raises(SpecError, match=r"wide trial meet: give .* or span=1\."):
+        RayEngine(wide, counts, Ray(gpus=2), shelf=shelf)
+
+
+def test_a_storage_that_is_another_one_on_each_node_is_refused(
+    nodes: Nodes, disks: Path, tmp_path: Path
+) -> None:
+    each_its_own = open_storage("memory://somewhere/kept")
+    refused = pytest.raises(SpecError, match=r"has another memory://.* than the driver")
+    with connected(nodes), refused:
+        engine(tmp_path / "study", each_its_own)
+
+
+# Whole studies
+
+
+def learner(hold: Path) -> Callable[[Any], None]:
+    """Walk at random, at the pace of the learning rate: every bit depends on all before it."""
+
+    def learns(trial: Any) -> None:  # noqa: ANN401
+        state = trial.keep(state={"at": 0.0})
+        for epoch in trial.epochs():
+            while epoch == 2 and hold.exists():
+                time.sleep(0.01)
+            state["at"] += trial["lr"] * (1.0 + random.gauss(0.0, 0.1) - state["at"])
+            trial.report(loss=abs(1.0 - state["at"]), nursery=os.getppid())
+
+    return learns
+
+
+def study(folder: Path, **options: Any) -> pl.Study:  # noqa: ANN401
+    given: dict[str, Any] = {
+        "space": {"lr": pl.choice([0.02 * n for n in range(1, 10)])},
+        "metric": "loss",
+        "mode": "min",
+        "epochs": 9,
+        "generator": "grid",
+        "policy": "sha:first=1",
+        "name": "far",
+        "store": f"sqlite:///{folder / 'studies.db'}",
+    }
+    return pl.Study(learner(folder / "hold"), **{**given, **options})
+
+
+def log_of(folder: Path) -> list[Step]:
+    with opened_store(f"sqlite:///{folder / 'studies.db'}") as kept:
+        return list(kept.read("far"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto")
+    with serving(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def reached(server: Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Reach the server as users do, here and on the nodes: by the usual environment variables."""
+    for name, value in server.environ.items():
+        monkeypatch.setenv(name, value)
+    return server.environ
+
+
+def weights(result: pl.Result) -> list[Any]:
+    """Return what was reported by each trial, and what it kept in the end."""
+    kept = [trial.checkpoint and trial.checkpoint.load() for trial in result.trials]
+    return [
+        (trial.config, trial.values, each) for trial, each in zip(result.trials, kept, strict=True)
+    ]
+
+
+def test_on_nodes_that_share_nothing_a_study_ends_as_on_one_machine(
+    nodes: Nodes, disks: Path, reached: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "here").mkdir()
+    there = pl.Ray(address=nodes.address, gpus=2, runtime_env={"env_vars": reached})
+    far = study(tmp_path, slots=there, checkpoints=f"s3://{BUCKET}/runs").run()
+    log = log_of(tmp_path)
+    assert named(tmp_path) == set(), "nothing came here"
+    near = study(tmp_path / "here", slots="cpu:2").run()
+    assert weights(far) == weights(near)
+    reports = [step.event for step in log if isinstance(step.event, e.Reported)]
+    assert len({report.metrics["nursery"] for report in reports}) == 2
+    launches = [one for step in log for one in step.decisions if isinstance(one, d.Launch)]
+    assert any(launch.source is not None for launch in launches), "some were paused and went on"
+    assert not [step for step in log if isinstance(step.event, e.Spoiled)]
+    assert replayed(log).difference is None
+
+
+def test_when_a_node_dies_others_go_on_from_what_it_had_published(
+    nodes: Nodes, disks: Path, reached: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "here").mkdir()
+    hold = tmp_path / "hold"
+    hold.touch()
+    node = apart(nodes, tmp_path / "three")
+
+    def watch(state: StudyState, steps: Sequence[Step]) -> None:
+        nonlocal node
+        # The best three are on their way again, one on each node.
+        if node is not None and [one.epoch for one in state.attempts.values()] == [2, 2, 2]:
+            nodes.remove(node)
+            node = None
+        if node is None and len(state.slots.present) == 2:
+            hold.unlink(missing_ok=True)
+
+    there = pl.Ray(address=nodes.address, gpus=3, runtime_env={"env_vars": reached})
+    far = study(tmp_path, slots=there, checkpoints=f"s3://{BUCKET}/runs").run(watch)
+    log = log_of(tmp_path)
+    ends = [step.event for step in log if isinstance(step.event, e.Ended)]
+    notes = [end.note for end in ends if end.cause is not e.Cause.GOAL and end.note]
+    assert notes == ["its node is gone"]
+    launches = [one for step in log for one in step.decisions if isinstance(one, d.Launch)]
+    assert sum(not launch.start for launch in launches) == 9, "nobody starts over"
+    assert weights(far) == weights(study(tmp_path / "here", slots="cpu:2").run())
+    assert replayed(log).difference is None
