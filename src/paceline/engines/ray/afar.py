@@ -69,7 +69,8 @@ class Afar:
     def clear(self, attempt: AttemptId) -> None:
         """Delete what an attempt that is gone has left, whole or in part, and never told."""
         self._logs.pop(attempt, None)
-        self._say(Clear(attempt))
+        if not self._lost:
+            self._say(Clear(attempt))
 
     # What the node says
 
@@ -85,6 +86,7 @@ class Afar:
     def lose(self) -> None:
         """The node is gone, and with it what was not published."""
         self._lost = True
+        self._copies.clear()
         for name in list(self._done):
             self._done.pop(name)(_lost(name))
 

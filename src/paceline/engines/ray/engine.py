@@ -10,12 +10,10 @@ import os
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import cloudpickle
-
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.nest import packed
 from paceline.engines.ray.forecasts import AT_ONCE
-from paceline.engines.ray.home import Keeping, Ways
+from paceline.engines.ray.home import Ways
 from paceline.engines.ray.nests import Nests
 from paceline.engines.ray.places import Places
 from paceline.engines.ray.reserve import Reserve
@@ -92,8 +90,5 @@ def _ways(shelf: Shelf, mark: Path, cwd: str | None, *, wide: bool) -> Ways:
     """Return what nodes are told to look for; by the mark they know the study's folder."""
     word = uuid4().hex
     mark.write_text(word)
-    files, storage = str(shelf.checkpoints.resolve()), shelf.storage
-    keeping = None
-    if storage is not None:
-        keeping = Keeping(cloudpickle.dumps(storage), storage.url, shelf.cache_bytes)
-    return Ways(files, str(mark.resolve()), word, cwd, keeping, wide)
+    files = str(shelf.checkpoints.resolve())
+    return Ways(files, str(mark.resolve()), word, cwd, shelf.cache_bytes, wide)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -36,14 +35,6 @@ _LINES = 4
 _LOG_BYTES = 2**20
 
 
-class Keeping(NamedTuple):
-    """A storage as it travels, and what copies on a node may take."""
-
-    body: bytes
-    url: str
-    cache_bytes: int | None
-
-
 class Ways(NamedTuple):
     """Where a node finds things."""
 
@@ -52,8 +43,8 @@ class Ways(NamedTuple):
     mark: str
     word: str
     cwd: str | None
-    # Where checkpoints are kept, if not among the files.
-    keeping: Keeping | None
+    # What copies on a node may take of checkpoints that are kept elsewhere.
+    cache_bytes: int | None
     # Processes of one trial meet by a file.
     wide: bool
 
@@ -66,10 +57,10 @@ class Ways(NamedTuple):
             return False
 
 
-def home_of(ways: Ways, node: str) -> Home | None:
+def home_of(ways: Ways, storage: Storage | None, node: str) -> Home | None:
     """Return this node's own folder; None: it uses the study's, which it sees."""
-    seen, keeping = ways.seen, ways.keeping
-    if keeping is None:
+    seen = ways.seen
+    if storage is None:
         if seen:
             return None
         raise SpecError(
@@ -83,15 +74,11 @@ def home_of(ways: Ways, node: str) -> Home | None:
             f"a node of the cluster does not see {ways.files}, where the processes of a wide trial "
             "meet: give files=… in a folder that all nodes share, or span=1"
         )
-    try:
-        storage: Storage = pickle.loads(keeping.body)
-    except Exception as error:
-        raise SpecError(f"a node of the cluster cannot open {keeping.url}: {error}") from error
     disk = os.environ.get(OWN_DISK) or tempfile.gettempdir()
-    folder = Path(disk) / f"paceline-{keeping.url.rpartition('/')[2]}-{node}"
+    folder = Path(disk) / f"paceline-{storage.url.rpartition('/')[2]}-{node}"
     shutil.rmtree(folder, ignore_errors=True)  # of a host that was killed
     try:
-        return Home(folder, storage, keeping.cache_bytes)
+        return Home(folder, storage, ways.cache_bytes)
     except OSError as error:
         raise SpecError(f"a node of the cluster cannot write to {disk}: {error.strerror}") from None
 

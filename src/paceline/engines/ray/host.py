@@ -40,6 +40,7 @@ from paceline.worker.wire import Exited, Kill
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from paceline.core.ports import Storage
     from paceline.engines.local.nest import Packed
     from paceline.engines.ray.home import Home, Ways
     from paceline.engines.ray.words import AnyWord
@@ -81,20 +82,24 @@ class Host:
         self._home: Home | None = None
         self._attempts: dict[int, int] = {}
 
-    async def open(self, train: Packed, ways: Ways, spares: int) -> Opening:
+    async def open(
+        self, train: Packed, ways: Ways, storage: Storage | None, spares: int
+    ) -> Opening:
         """Load the training function and make workers ahead, or say what is in the way of that."""
         try:
-            opening = await asyncio.to_thread(self._settle_in, ways)
+            opening = await asyncio.to_thread(self._settle_in, ways, storage)
             self._load(train, ways.cwd)
         except SpecError as error:
+            if self._home is not None:
+                self._home.close()
             return Opening(wrong=str(error))
         self._spares = spares
         self._start_watching()
         return opening
 
-    def _settle_in(self, ways: Ways) -> Opening:
+    def _settle_in(self, ways: Ways, storage: Storage | None) -> Opening:
         node = imported().get_runtime_context().get_node_id()
-        self._home = home_of(ways, node)
+        self._home = home_of(ways, storage, node)
         if self._home is None:
             return Opening()
         sign = f"sign-of-{node}"

@@ -375,9 +375,10 @@ class Nests:
         gone = tuple(slot for slot, place in self.places.items() if place.node is node)
         if node in self._afar:
             self._afar[node].lose()
-        for worker in sorted(node.workers):
-            yield self._left(Exited(worker, 0, _NODE_GONE))
         for slot in gone:
             del self.places[slot]
+        # Slots first: nobody is started on one that is gone because its attempt is.
         if gone:
             yield Moved(gone=gone, why=_NODE_GONE)
+        for worker in sorted(node.workers):
+            yield self._left(Exited(worker, 0, _NODE_GONE))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paceline.core.errors import SpecError
 from paceline.engines.local.devices import find_devices
 from paceline.engines.ray.afar import same_storage
-from paceline.engines.ray.host import Host
+from paceline.engines.ray.host import Host, Opening
 from paceline.engines.ray.nests import Node, Place
 from paceline.engines.ray.wanted import imported
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from paceline.core.values import SlotId
     from paceline.engines.local.nest import Packed
     from paceline.engines.ray.home import Ways
-    from paceline.engines.ray.host import Opening
     from paceline.engines.ray.nests import Nests
     from paceline.engines.ray.wanted import Ray
 
@@ -39,6 +38,8 @@ _START_S = 3.0
 _STILL_S = 0.5
 # How long a node may take to load the training function.
 _OPEN_S = 120.0
+# How long a host may take to end.
+_END_S = 5.0
 
 
 class _Held(NamedTuple):
@@ -63,9 +64,9 @@ class Reserve:
         self._spared = 0
         self._groups: dict[Any, _Held | None] = {}
         self._slots = count()
-        # Hosts by their nodes' names, and nodes that cannot have one.
+        # Hosts by their nodes' names, and why nodes cannot have one.
         self._nodes: dict[str, Node] = {}
-        self._refused: set[str] = set()
+        self._refused: dict[str, str] = {}
         self._lock = threading.Lock()
         self._woken = threading.Event()
         self._closed = False
@@ -73,6 +74,8 @@ class Reserve:
         try:
             self._begin()
         except BaseException:
+            if self._nodes:
+                self._dismiss(*self._nodes.values())
             self.give_back()
             raise
         self._thread = threading.Thread(target=self._watch, name="paceline-reserve", daemon=True)
@@ -223,25 +226,38 @@ class Reserve:
             here = NodeAffinitySchedulingStrategy(name, soft=False)
             host = ray.remote(Host).options(num_cpus=0, scheduling_strategy=here).remote()
             spares = sum(each == name for each in fresh.values())
-            opening[name] = (host, host.open.remote(self._train, self._ways, spares))
+            opening[name] = (host, host.open.remote(self._train, self._ways, self._storage, spares))
         opened = self._awaited([opened for _, opened in opening.values()])
         for name, (host, answer) in opening.items():
             if answer not in opened:
                 ray.kill(host)
                 continue
             try:
-                opening = ray.get(answer)
+                told = ray.get(answer)
+            except ray.exceptions.RayTaskError as error:
+                told = Opening(wrong=_unopened(error))
             except ray.exceptions.RayError:
                 continue  # the node went again: the next look tells
-            wrong = opening.wrong or self._astray(opening)
+            node = Node(name, host, told.folder)
+            wrong = told.wrong or self._astray(told)
             if not wrong:
-                self._nodes[name] = Node(name, host, opening.folder)
+                self._nodes[name] = node
                 continue
-            self._refused.add(name)
-            ray.kill(host)
-            if strict:
-                raise SpecError(f"{wrong}.")
-            warnings.warn(f"a node is left out: {wrong}.", RuntimeWarning, stacklevel=2)
+            self._refused[name] = wrong
+            if told.wrong:
+                node.end(ray.kill)
+            else:
+                self._dismiss(node)
+            if not strict:
+                warnings.warn(f"a node is left out: {wrong}.", RuntimeWarning, stacklevel=2)
+        if strict and self._refused:
+            raise SpecError(f"{next(iter(self._refused.values()))}.")
+
+    def _dismiss(self, *nodes: Node) -> None:
+        """End hosts that are not needed after all, and what they have begun on their nodes."""
+        self._ray.wait([node.close(0.0) for node in nodes], num_returns=len(nodes), timeout=_END_S)
+        for node in nodes:
+            node.end(self._ray.kill)
 
     def _astray(self, opening: Opening) -> str:
         """Say where what a node puts into the storage is not found by us; empty: it is."""
@@ -283,6 +299,11 @@ def _kind(wanted: Ray, resources: dict[str, float]) -> str:
     if wanted.cpus is not None or (wanted.gpus is None and not resources.get("GPU")):
         return "CPU"
     return "GPU"
+
+
+def _unopened(error: Exception) -> str:
+    """Say why a host could not even be told what to open, which is in the last line of it."""
+    return f"a node of the cluster cannot open the study: {str(error).strip().splitlines()[-1]}"
 
 
 def _gpu_here() -> tuple[str, int]:
