@@ -6,8 +6,9 @@ import logging
 import os
 import random
 import sys
+import tempfile
 import time
-from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,7 +34,6 @@ from test_local_engine import spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from paceline.core.decisions import Step
     from paceline.core.ports import Storage
@@ -45,36 +45,49 @@ __all__ = ["nodes"]
 pytestmark = pytest.mark.xdist_group("ray")
 
 
-def apart(nodes: Nodes, disk: Path) -> Any:  # noqa: ANN401 - Ray's own word for a node
-    """Add a node that keeps files on a disk of its own."""
-    disk.mkdir()
-    own = {"PACELINE_NODE_FILES": str(disk)}
-    return nodes.add(num_cpus=1, num_gpus=1, env_vars=own)
+pytest.importorskip("s3fs")
+pytest.importorskip("moto")
 
 
 @pytest.fixture(scope="module")
-def disks(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Give two such nodes, with one slot each; return where their disks are."""
-    folder = tmp_path_factory.mktemp("disks")
-    added = [apart(nodes, folder / name) for name in ("one", "two")]
-    yield folder
-    for node in added:
-        nodes.remove(node)
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
-@contextmanager
-def connected(nodes: Nodes) -> Iterator[None]:
+@pytest.fixture
+def bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return an address that the driver reaches as nodes do: by the usual variables."""
+    for name, value in server.environ.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/runs"
+
+
+def apart(nodes: Nodes, disk: Path, server: Server) -> Any:  # noqa: ANN401 - Ray's own word for it
+    """Add a node that keeps files on a disk of its own."""
+    disk.mkdir()
+    own = {"PACELINE_NODE_FILES": str(disk), **server.environ}
+    return nodes.add(num_cpus=1, num_gpus=1, env_vars=own)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def disks(nodes: Nodes, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give two such nodes, with one slot each, and a connection; return where their disks are."""
     import ray
 
+    folder = tmp_path_factory.mktemp("disks")
+    added = [apart(nodes, folder / name, server) for name in ("one", "two")]
     ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.WARNING)
-    yield
+    yield folder
     ray.shutdown()
+    for node in added:
+        nodes.remove(node)
 
 
 def counts(trial: Any) -> None:  # noqa: ANN401
     """Train fast, for ever, be better each time, and say on which disk that was."""
     count = trial.keep(count=[0])
-    sys.stdout.write(f"begins on {os.path.basename(os.environ['PACELINE_NODE_FILES'])}\n")
+    sys.stdout.write(f"begins on {os.path.basename(os.environ.get('PACELINE_NODE_FILES', ''))}\n")
     for _ in trial.epochs():
         time.sleep(0.01)
         count[0] += 1
@@ -93,7 +106,7 @@ def engine(files: Path, storage: Storage | None, cache_bytes: int | None = None)
 
 
 @pytest.fixture
-def driven(nodes: Nodes, disks: Path, tmp_path: Path) -> Iterator[Callable[..., Hand]]:
+def driven(disks: Path, tmp_path: Path) -> Iterator[Callable[..., Hand]]:
     """Give engines under control, and close them afterwards."""
     engines: list[RayEngine] = []
 
@@ -103,10 +116,9 @@ def driven(nodes: Nodes, disks: Path, tmp_path: Path) -> Iterator[Callable[..., 
         hand.give(opened(0, {}))
         return hand
 
-    with connected(nodes):
-        yield make
-        for each in engines:
-            each.close()
+    yield make
+    for each in engines:
+        each.close()
     assert [path for disk in disks.iterdir() for path in disk.iterdir()] == []
 
 
@@ -206,22 +218,34 @@ def test_what_was_on_its_way_from_a_node_that_went_is_lost() -> None:
 
 
 def test_where_processes_of_one_trial_must_meet_a_node_without_the_folder_is_refused(
-    nodes: Nodes, disks: Path, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     shelf = Shelf(tmp_path / "study", Folder(tmp_path / "kept"))
     shelf.checkpoints.rmdir()
     wide = replace(spec(), span=2)
-    with connected(nodes), pytest.raises(SpecError, match=r"wide trial meet: give .* or span=1\."):
+    with pytest.raises(SpecError, match=r"wide trial meet: give .* or span=1\."):
         RayEngine(wide, counts, Ray(gpus=2), shelf=shelf)
 
 
-def test_a_storage_that_is_another_one_on_each_node_is_refused(
-    nodes: Nodes, disks: Path, tmp_path: Path
-) -> None:
+def test_a_storage_that_is_another_one_on_each_node_is_refused(disks: Path, tmp_path: Path) -> None:
     each_its_own = open_storage("memory://somewhere/kept")
-    refused = pytest.raises(SpecError, match=r"has another memory://.* than the driver")
-    with connected(nodes), refused:
+    with pytest.raises(SpecError, match=r"has another memory://.* than the driver"):
         engine(tmp_path / "study", each_its_own)
+    assert [path for disk in disks.iterdir() for path in disk.iterdir()] == []
+
+
+def test_a_node_that_does_not_see_the_folder_keeps_files_among_its_temporary_ones(
+    tmp_path: Path,
+) -> None:
+    shelf = Shelf(tmp_path / "study", Folder(tmp_path / "unseen"))
+    shelf.checkpoints.rmdir()
+    there = RayEngine(spec(), counts, Ray(cpus=1), shelf=shelf, adviser=Advising())
+    hand = Hand(there, 0.05)
+    hand.give(opened(0, {}), hand.launch(0, goal=2))
+    assert hand.until_ended(0).cause is e.Cause.GOAL
+    there.close()
+    assert "0-2.ckpt" in named(tmp_path / "unseen")
+    assert not list(Path(tempfile.gettempdir()).glob("paceline-unseen-*")), "it goes with its host"
 
 
 # Whole studies
@@ -260,22 +284,6 @@ def log_of(folder: Path) -> list[Step]:
         return list(kept.read("far"))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto")
-    with serving(tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
-@pytest.fixture
-def reached(server: Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Reach the server as users do, here and on the nodes: by the usual environment variables."""
-    for name, value in server.environ.items():
-        monkeypatch.setenv(name, value)
-    return server.environ
-
-
 def weights(result: pl.Result) -> list[Any]:
     """Return what was reported by each trial, and what it kept in the end."""
     kept = [trial.checkpoint and trial.checkpoint.load() for trial in result.trials]
@@ -285,11 +293,10 @@ def weights(result: pl.Result) -> list[Any]:
 
 
 def test_on_nodes_that_share_nothing_a_study_ends_as_on_one_machine(
-    nodes: Nodes, disks: Path, reached: dict[str, str], tmp_path: Path
+    bucket: str, tmp_path: Path
 ) -> None:
     (tmp_path / "here").mkdir()
-    there = pl.Ray(address=nodes.address, gpus=2, runtime_env={"env_vars": reached})
-    far = study(tmp_path, slots=there, checkpoints=f"s3://{BUCKET}/runs").run()
+    far = study(tmp_path, slots=pl.Ray(gpus=2), checkpoints=bucket).run()
     log = log_of(tmp_path)
     assert named(tmp_path) == set(), "nothing came here"
     near = study(tmp_path / "here", slots="cpu:2").run()
@@ -303,12 +310,12 @@ def test_on_nodes_that_share_nothing_a_study_ends_as_on_one_machine(
 
 
 def test_when_a_node_dies_others_go_on_from_what_it_had_published(
-    nodes: Nodes, disks: Path, reached: dict[str, str], tmp_path: Path
+    nodes: Nodes, server: Server, bucket: str, tmp_path: Path
 ) -> None:
     (tmp_path / "here").mkdir()
     hold = tmp_path / "hold"
     hold.touch()
-    node = apart(nodes, tmp_path / "three")
+    node = apart(nodes, tmp_path / "three", server)
 
     def watch(state: StudyState, steps: Sequence[Step]) -> None:
         nonlocal node
@@ -319,8 +326,7 @@ def test_when_a_node_dies_others_go_on_from_what_it_had_published(
         if node is None and len(state.slots.present) == 2:
             hold.unlink(missing_ok=True)
 
-    there = pl.Ray(address=nodes.address, gpus=3, runtime_env={"env_vars": reached})
-    far = study(tmp_path, slots=there, checkpoints=f"s3://{BUCKET}/runs").run(watch)
+    far = study(tmp_path, slots=pl.Ray(gpus=3), checkpoints=bucket).run(watch)
     log = log_of(tmp_path)
     ends = [step.event for step in log if isinstance(step.event, e.Ended)]
     notes = [end.note for end in ends if end.cause is not e.Cause.GOAL and end.note]
