@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -35,6 +36,15 @@ class Server:
             "AWS_SECRET_ACCESS_KEY": "secret",
             "AWS_DEFAULT_REGION": "us-east-1",
         }
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Let it answer nobody for a while."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """End it as a power cut would."""

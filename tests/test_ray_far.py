@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 import paceline as pl
+from live_kit import wait_for
 from paceline.api.studies import opened as opened_store
 from paceline.api.studies import replayed
 from paceline.core import decisions as d
@@ -22,12 +23,10 @@ from paceline.core import events as e
 from paceline.core.errors import PacelineWarning, SpecError
 from paceline.engines.local.shelf import Shelf
 from paceline.engines.local.staff import Patience
-from paceline.engines.ray.afar import Afar
 from paceline.engines.ray.engine import RayEngine
 from paceline.engines.ray.wanted import Ray
-from paceline.engines.ray.words import Publish
 from paceline.store.checkpoints import Folder, open_storage
-from paceline.testing.hand import Advising, Hand, opened
+from paceline.testing.hand import FAR, Advising, Hand, opened
 from ray_kit import Nodes, nodes
 from s3_kit import BUCKET, Server, serving
 from test_local_engine import spec
@@ -94,11 +93,13 @@ def counts(trial: Any) -> None:  # noqa: ANN401
         trial.report(loss=1.0 / count[0])
 
 
-def engine(files: Path, storage: Storage | None, cache_bytes: int | None = None) -> RayEngine:
+def engine(
+    files: Path, storage: Storage, cache_bytes: int | None = None, slots: int = 2
+) -> RayEngine:
     return RayEngine(
         spec(),
         counts,
-        Ray(gpus=2),
+        Ray(gpus=slots),
         shelf=Shelf(files, storage, cache_bytes),
         adviser=Advising(),
         patience=Patience(grace_s=1.0),
@@ -204,17 +205,38 @@ def test_a_storage_that_breaks_never_yields_a_named_checkpoint(
     assert any("0-4.ckpt cannot be written to" in missed.note for missed in hand.of(e.Missed))
 
 
-def test_what_was_on_its_way_from_a_node_that_went_is_lost() -> None:
-    words: list[Any] = []
-    notes: list[str] = []
-    afar = Afar("/disk", words.append)
-    afar.publish((3, 5), notes.append)
-    assert words == [Publish((3, 5))]
-    afar.lose()
-    afar.publish((3, 6), notes.append)
-    assert notes == [
-        f"checkpoint 3-{epoch}.ckpt went with its node before it was published." for epoch in (5, 6)
-    ]
+def test_what_a_node_had_not_published_when_it_died_was_never_named(
+    nodes: Nodes, server: Server, bucket: str, tmp_path: Path
+) -> None:
+    disk = tmp_path / "three"
+    node = apart(nodes, disk, server)
+    storage = open_storage(f"{bucket}/cut")
+    there = engine(tmp_path / "study", storage, slots=3)
+    hand = Hand(there, 0.05)
+    slots = hand.of(e.CapacityChanged)[-1].slots
+    hand.give(opened(0, {}), *(on(slot, hand.launch(slot, goal=1)) for slot in slots))
+    for slot in slots:
+        hand.until_ended(slot)
+    (mortal,) = (slot for slot in slots if f"{slot}-1.ckpt" in named(disk))
+    hand.give(on(mortal, hand.launch(9, goal=FAR)))
+    hand.until_reported(9, 2)
+    with server.silent():
+
+        def ahead() -> bool:
+            hand.told += there.wait(0.02) or ()
+            return len(named(disk) - {f"9-{saved.epoch}.ckpt" for saved in hand.of(e.Saved)}) > 10
+
+        wait_for(ahead)
+        nodes.remove(node)
+        with pytest.warns(PacelineWarning, match=r"went with its node before it was published"):
+            ended = hand.until_ended(9)
+    assert (ended.cause, ended.note) == (e.Cause.LOST, "its node is gone")
+    last = max(saved.epoch for saved in hand.of(e.Saved) if saved.attempt == 9)
+    other = next(slot for slot in slots if slot != mortal)
+    hand.give(on(other, hand.launch(10, goal=last + 1, start=last, source=9)))
+    assert hand.until_ended(10).cause is e.Cause.GOAL
+    assert [value for _, value in hand.values(10)] == [1 / (last + 1)]
+    there.close()
 
 
 def test_where_processes_of_one_trial_must_meet_a_node_without_the_folder_is_refused(
@@ -232,6 +254,15 @@ def test_a_storage_that_is_another_one_on_each_node_is_refused(disks: Path, tmp_
     with pytest.raises(SpecError, match=r"has another memory://.* than the driver"):
         engine(tmp_path / "study", each_its_own)
     assert [path for disk in disks.iterdir() for path in disk.iterdir()] == []
+
+
+class Nowhere(Folder):
+    """A storage of a kind that nodes have no library for."""
+
+
+def test_a_storage_that_nodes_cannot_open_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"cannot open the study: .*No module named"):
+        engine(tmp_path / "study", Nowhere(tmp_path / "kept"))
 
 
 def test_a_node_that_does_not_see_the_folder_keeps_files_among_its_temporary_ones(
