@@ -170,7 +170,7 @@ def test_a_driver_that_was_cut_off_stops_when_it_finds_its_study_taken_over(
         first.until("trial 1 starts")
         # As a machine that sleeps, or whose network is gone: the server notices, and it does not.
         first.signal(signal.SIGSTOP)
-        assert end_sessions(cluster) == 1
+        assert end_sessions(cluster)
         with Running(far.there, *resume) as second:
             second.until("study 'it' goes on")
             first.signal(signal.SIGCONT)
