@@ -18,16 +18,20 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import paceline as pl
 from benchmarks.local.work import Order, since_begun
 from benchmarks.page import ROOT, facts, markdown, provenance, publish
 from paceline.api.studies import export, replayed
-from paceline.core.events import CapacityChanged
+from paceline.core.decisions import AskForecast
+from paceline.core.events import CapacityChanged, Forecasted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from paceline.core.decisions import Step
 
 COMMAND = "make bench-ray"
 NODES, CPUS = 4, 2
@@ -132,6 +136,7 @@ def lived(address: str, trials: int) -> dict[str, Any]:
         path = Path(folder) / "life.jsonl.gz"
         export(result.log, path)
         trace = pl.read_trace(path)
+    forecast_s = _forecast_s(result.log)
     simulated = pl.Simulation(
         source="life",
         policy="pop",
@@ -140,16 +145,31 @@ def lived(address: str, trials: int) -> dict[str, Any]:
         order="file",
         share=True,
         range=(0, 1),
+        forecast_s=forecast_s,
     ).run(trace=trace)
     began = next(s.event.at for s in result.log if isinstance(s.event, CapacityChanged))
     return {
         "trials": trials,
         "life_s": result.clock_s - began,
         "simulated_s": simulated.makespan_s,
+        "forecast_s": forecast_s,
         "off": simulated.makespan_s / (result.clock_s - began) - 1.0,
         "epochs_shared": result.summary().epochs_shared,
         "identical": replayed(result.log).difference is None,
     }
+
+
+def _forecast_s(log: Sequence[Step]) -> float:
+    """Return how long the study waited for a forecast, from asking for it to having it."""
+    asked: dict[tuple[int, int], float] = {}
+    waited = []
+    for step in log:
+        if isinstance(step.event, Forecasted):
+            waited.append(step.event.at - asked[step.event.trial, step.event.epoch])
+        for decision in step.decisions:
+            if isinstance(decision, AskForecast):
+                asked[decision.trial, decision.epoch] = step.event.at
+    return median(waited)
 
 
 def page(found: Sequence[tuple[Case, dict[str, float]]], life: dict[str, Any]) -> str:
@@ -177,7 +197,8 @@ def page(found: Sequence[tuple[Case, dict[str, float]]], life: dict[str, Any]) -
         "The load is the machine's when the case began: others may work there too.\n\n"
         f"{markdown(lines)}\n\n{_ratios(found)}\n\n"
         f"A study of {life['trials']} trials with POP, Fluid and sharing took {life['life_s']:.1f} "
-        f"s there, and {life['simulated_s']:.1f} s in the simulator, which was given its trace: "
+        f"s there, and {life['simulated_s']:.1f} s in the simulator, which was given its "
+        f"trace, and that a forecast took {life['forecast_s']:.2f} s: "
         f"{life['off']:+.1%} (asked for: within {NEAR:.0%}). It shared {life['epochs_shared']} "
         f"epochs; its log {'replays as identical' if life['identical'] else 'differs on replay'}."
     )

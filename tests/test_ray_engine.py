@@ -61,7 +61,7 @@ def connection(nodes: Nodes) -> Iterator[None]:
 class TestRayEngine(EngineContract):
     """The whole contract, with actors on several nodes."""
 
-    epoch_s = 0.05
+    epoch_s = 0.15
 
     @staticmethod
     def make(workload: Workload, adviser: Adviser) -> Engine:

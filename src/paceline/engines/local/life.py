@@ -100,6 +100,12 @@ class Life:
             crowded = starved and self.width < 1.0
             self.cause, self.note = Cause.CROWDED if crowded else Cause.FAILED, note
 
+    def abandoned(self) -> None:
+        """One of its processes left and others stay; why, may still be known."""
+        if self.members and self.cause is None:
+            self.cause = Cause.FAILED
+            self._missing = "one of its processes left before the others"
+
     def lost(self, note: str) -> None:
         """One of its processes is gone by nobody's fault; that others miss it comes second."""
         if self.cause is None or (self._missing and not self.note):

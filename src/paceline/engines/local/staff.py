@@ -183,8 +183,7 @@ class Staff:
         del self._by_worker[member.worker]
 
     def _end_hard(self, life: Life) -> None:
-        if life.members and life.cause is None:
-            life.cause, life.note = Cause.FAILED, "one of its processes left before the others"
+        life.abandoned()
         life.killed = True
         self._signal(life, signal.SIGKILL)
 
