@@ -138,13 +138,14 @@ class Reserve:
 
     def _once(self) -> None:
         with self._lock:
-            if self._all:
-                self._forget_pending()
-                self._ask_for_all()
             fresh = self._look()
         settled = self._settled(fresh)
         if settled:
             self._nests.arrive(settled)
+        if self._all:
+            with self._lock:
+                self._forget_pending()
+                self._ask_for_all()
 
     def _ask_for_all(self) -> None:
         """Ask for what is free: never for more, or an autoscaler would never come to rest."""
