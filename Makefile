@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 JOBS ?= auto
 
 .PHONY: setup demo test check bench bench-allocation bench-curves bench-early-term bench-life bench-local bench-peers \
-	bench-branching bench-policies bench-quality bench-ray bench-stages bench-stores slow golden pictures stores train-pfn
+	bench-branching bench-policies bench-quality bench-ray bench-several bench-stages bench-stores slow golden pictures stores train-pfn
 
 setup: .venv/ready
 
@@ -69,6 +69,10 @@ bench-branching: setup
 
 bench-stages: setup
 	$(BIN)/python -m benchmarks.stages
+	$(BIN)/python -m benchmarks.trees
+
+bench-several: setup
+	$(BIN)/python -m benchmarks.several
 
 bench-stores: setup
 	$(BIN)/python -m benchmarks.stores

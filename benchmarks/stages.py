@@ -230,7 +230,7 @@ def _page(rows: list[dict[str, Any]], nothing: list[dict[str, Any]], known: dict
         f"{spaces}. Curves are made up: only who is stopped depends on them.\n\n"
         "Published, on other spaces and other machines: GPU-hours 5.73x and 6.6x less, end to end "
         "4.13x sooner (stage-based tuning, 20 GPUs); 4.81x and 2.76x for one study, 6.77x and "
-        "3.53x for several (Hippo). Several studies on one plan are not simulated here.\n\n"
+        "3.53x for several (Hippo). Several studies on one plan: `several.md`.\n\n"
         f"## Where nothing is shared\n\n{markdown(costs)}\n\n"
         f"Random search, 1,000 trials of 50 epochs; medians of {REPEATS} runs by turns.\n\n"
         f"{provenance(known)}\n"

@@ -22,6 +22,7 @@ from paceline.cli.loading import load_study
 from paceline.cli.running import resume_command, study_options
 from paceline.core.errors import PacelineError, SpecError
 from paceline.engines.ray.wanted import Ray, ray_of
+from paceline.store import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +74,7 @@ def submit(
         "runtime_env": cluster.runtime_env,
     }
     carried(cluster, name, ["-m", "paceline.cli.submitting", json.dumps(told)])
-    where = "" if url == STORE.read() else f" --store {url}"
+    where = "" if url == STORE.read() else f" --store {shown(url)}"
     click.echo(
         f"study {name!r} runs on the cluster: `paceline show {name}{where}` tells how it goes, "
         f"`paceline stop {name}{where}` ends it."
