@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.core.errors import SpecError
+from paceline.core.errors import PacelineWarning, SpecError
 from paceline.engines.local.shelf import Shelf
 from paceline.engines.local.staff import Patience
 from paceline.engines.ray.engine import RayEngine
@@ -172,7 +172,7 @@ def test_a_launch_on_a_slot_that_went_meanwhile_is_lost(driven: Callable[..., Ha
 def test_what_the_cluster_does_not_have_yet_stays_asked_for_and_comes(
     driven: Callable[..., Hand], nodes: Nodes
 ) -> None:
-    with pytest.warns(RuntimeWarning, match="no free GPU now: the study waits"):
+    with pytest.warns(PacelineWarning, match="no free GPU now: the study waits"):
         hand = driven(beats, Ray(gpus=1), {"a": 1})
     assert [event.slots for event in hand.of(e.CapacityChanged)] == [()]
     node = nodes.add(num_cpus=1, num_gpus=2)
