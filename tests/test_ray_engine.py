@@ -22,7 +22,7 @@ from paceline.engines.ray.engine import RayEngine
 from paceline.engines.ray.wanted import Ray
 from paceline.testing.engines import EngineContract
 from paceline.testing.hand import FAR, WHY, Advising, Hand, opened
-from ray_kit import Nodes, nodes, nurseries
+from ray_kit import Nodes, nodes, nurseries, parent_of
 from test_local_engine import spec, trains
 
 if TYPE_CHECKING:
@@ -139,17 +139,12 @@ def test_a_killed_nursery_costs_its_node_no_slot_and_its_trials_no_retry(
     assert hand.until_ended(1).cause is e.Cause.GOAL
 
 
-def host_of(nursery: int) -> int:
-    """Return the process that started a nursery."""
-    return int(Path(f"/proc/{nursery}/stat").read_text().rsplit(")", 1)[1].split()[1])
-
-
 def test_a_killed_host_takes_its_slots_along_and_others_come(driven: Callable[..., Hand]) -> None:
     hand = driven(beats, Ray(cpus=2), {"a": 1})
     (before,) = hand.of(e.CapacityChanged)
     hand.give(on(hand.launch(0, goal=FAR), before.slots[0]))
     hand.until_reported(0, 2)
-    os.kill(host_of(int(said(hand, 0)["nursery"] or 0)), signal.SIGKILL)
+    os.kill(parent_of(int(said(hand, 0)["nursery"] or 0)), signal.SIGKILL)
     ended = hand.until_ended(0)
     assert (ended.cause, ended.note) == (e.Cause.LOST, "its node is gone")
     hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 2, "its slots again")

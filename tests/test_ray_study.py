@@ -18,7 +18,7 @@ import paceline as pl
 from paceline.api.studies import opened, replayed
 from paceline.core import decisions as d
 from paceline.core import events as e
-from ray_kit import Nodes, nodes, nurseries
+from ray_kit import Nodes, nodes, nurseries, parent_of, processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -314,6 +314,11 @@ def test_a_submitted_study_goes_on_without_us_and_is_stopped_through_its_store(
     again = command(tmp_path, "submit", "study.py", *far)
     assert (again.returncode, "is running" in again.stderr) == (2, True)
     while len(told(log_of(store), e.Reported)) < 4:
+        time.sleep(0.05)
+    # Who keeps the driver running dies, and is made again: another driver goes on.
+    (driver,) = processes(nodes, b"paceline.cli.submitting")
+    os.kill(parent_of(driver), signal.SIGKILL)
+    while not told(log_of(store), e.Resumed):
         time.sleep(0.05)
     stopped = command(tmp_path, "stop", "far", "--store", store)
     assert stopped.returncode == 0, stopped.stderr
