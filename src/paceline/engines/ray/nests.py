@@ -338,9 +338,10 @@ class Nests:
         node.lost = True
         self._nodes.discard(node)
         gone = tuple(slot for slot, place in self.places.items() if place.node is node)
-        for worker in sorted(node.workers):
-            yield self._left(Exited(worker, 0, _NODE_GONE))
         for slot in gone:
             del self.places[slot]
         if gone:
+            # First of all, or who was there would be launched there again.
             yield Moved(gone=gone, why=_NODE_GONE)
+        for worker in sorted(node.workers):
+            yield self._left(Exited(worker, 0, _NODE_GONE))
