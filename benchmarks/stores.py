@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -102,10 +103,10 @@ def _studied(url: str, folder: str) -> tuple[Sequence[Step], float]:
 
 def main() -> None:
     """Measure both in turn, print and write."""
-    started = time.perf_counter()
+    started, busy = time.perf_counter(), os.getloadavg()[0]
     found: dict[str, list[dict[str, float]]] = {"SQLite": [], "PostgreSQL": []}
     with closing(Cluster()) as cluster, tempfile.TemporaryDirectory() as folder:
-        version = cluster.run("postgres", "--version").split()[-1]
+        version = cluster.run("postgres", "--version").split()[2]
         for number in range(REPEATS):
             urls = {"SQLite": f"{folder}/{number}.db", "PostgreSQL": cluster.url()}
             for name, url in urls.items():
@@ -118,7 +119,8 @@ def main() -> None:
         lines.append([words, *(f"{median(each):,.0f} ({spread(each)})" for each in rates), wanted])
     page = (
         f"# Stores\n\n{markdown(lines)}\n\nMedian, and least to most, of {REPEATS} runs in turn; "
-        f"both on the same disk, PostgreSQL {version} through a socket, fsync on in both.\n\n"
+        f"both on the same disk, PostgreSQL {version} through a socket, fsync on in both. The "
+        f"machine's load before the run: {busy:.1f}.\n\n"
         f"{provenance(known)}\n"
     )
     publish("stores", page, known, stores=found)

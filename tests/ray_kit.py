@@ -55,11 +55,21 @@ def nodes() -> Iterator[Nodes]:
 
 def nurseries(nodes: Nodes) -> list[int]:
     """Return the processes that make workers for this cluster's hosts, and their workers."""
+    return processes(nodes, b"paceline.worker.nursery")
+
+
+def parent_of(pid: int) -> int:
+    """Return who started a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def processes(nodes: Nodes, words: bytes) -> list[int]:
+    """Return the processes on this cluster's nodes with these words in their command."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             ours = f"{_MARK}={nodes.mark}".encode() in (path / "environ").read_bytes()
-            if ours and b"paceline.worker.nursery" in (path / "cmdline").read_bytes():
+            if ours and words in (path / "cmdline").read_bytes():
                 found.append(int(path.name))
         except OSError:
             continue  # it is just gone, or somebody else's

@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.core.errors import SpecError
+from paceline.core.errors import PacelineWarning, SpecError
 from paceline.engines.local.shelf import Shelf
 from paceline.engines.local.staff import Patience
 from paceline.engines.ray.engine import RayEngine
 from paceline.engines.ray.wanted import Ray
 from paceline.testing.engines import EngineContract
 from paceline.testing.hand import FAR, WHY, Advising, Hand, opened
-from ray_kit import Nodes, nodes, nurseries
+from ray_kit import Nodes, nodes, nurseries, parent_of
 from test_local_engine import spec, trains
 
 if TYPE_CHECKING:
@@ -139,17 +139,12 @@ def test_a_killed_nursery_costs_its_node_no_slot_and_its_trials_no_retry(
     assert hand.until_ended(1).cause is e.Cause.GOAL
 
 
-def host_of(nursery: int) -> int:
-    """Return the process that started a nursery."""
-    return int(Path(f"/proc/{nursery}/stat").read_text().rsplit(")", 1)[1].split()[1])
-
-
 def test_a_killed_host_takes_its_slots_along_and_others_come(driven: Callable[..., Hand]) -> None:
     hand = driven(beats, Ray(cpus=2), {"a": 1})
     (before,) = hand.of(e.CapacityChanged)
     hand.give(on(hand.launch(0, goal=FAR), before.slots[0]))
     hand.until_reported(0, 2)
-    os.kill(host_of(int(said(hand, 0)["nursery"] or 0)), signal.SIGKILL)
+    os.kill(parent_of(int(said(hand, 0)["nursery"] or 0)), signal.SIGKILL)
     ended = hand.until_ended(0)
     assert (ended.cause, ended.note) == (e.Cause.LOST, "its node is gone")
     hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 2, "its slots again")
@@ -172,7 +167,7 @@ def test_a_launch_on_a_slot_that_went_meanwhile_is_lost(driven: Callable[..., Ha
 def test_what_the_cluster_does_not_have_yet_stays_asked_for_and_comes(
     driven: Callable[..., Hand], nodes: Nodes
 ) -> None:
-    with pytest.warns(RuntimeWarning, match="no free GPU now: the study waits"):
+    with pytest.warns(PacelineWarning, match="no free GPU now: the study waits"):
         hand = driven(beats, Ray(gpus=1), {"a": 1})
     assert [event.slots for event in hand.of(e.CapacityChanged)] == [()]
     node = nodes.add(num_cpus=1, num_gpus=2)

@@ -62,31 +62,34 @@ def bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"s3://{BUCKET}/runs"
 
 
-def apart(nodes: Nodes, disk: Path, server: Server) -> Any:  # noqa: ANN401 - Ray's own word for it
-    """Add a node that keeps files on a disk of its own."""
-    disk.mkdir()
-    own = {"PACELINE_NODE_FILES": str(disk), **server.environ}
-    return nodes.add(num_cpus=1, num_gpus=1, env_vars=own)
+def apart(nodes: Nodes, server: Server) -> Any:  # noqa: ANN401 - Ray's own word for a node
+    """Add a node with one slot that reaches the server."""
+    return nodes.add(num_cpus=1, num_gpus=1, env_vars=server.environ)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def disks(nodes: Nodes, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Give two such nodes, with one slot each, and a connection; return where their disks are."""
+def two(nodes: Nodes, server: Server) -> Iterator[None]:
+    """Have two such nodes, and a connection."""
     import ray
 
-    folder = tmp_path_factory.mktemp("disks")
-    added = [apart(nodes, folder / name, server) for name in ("one", "two")]
+    added = [apart(nodes, server) for _ in range(2)]
     ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.WARNING)
-    yield folder
+    yield
     ray.shutdown()
     for node in added:
         nodes.remove(node)
 
 
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """Return where each node keeps files of its own, in a folder that no other looks into."""
+    return tmp_path / "disk"
+
+
 def counts(trial: Any) -> None:  # noqa: ANN401
-    """Train fast, for ever, be better each time, and say on which disk that was."""
+    """Train fast, for ever, be better each time, and say that it begins."""
     count = trial.keep(count=[0])
-    sys.stdout.write(f"begins on {os.path.basename(os.environ.get('PACELINE_NODE_FILES', ''))}\n")
+    sys.stdout.write("begins\n")
     for _ in trial.epochs():
         time.sleep(0.01)
         count[0] += 1
@@ -99,7 +102,7 @@ def engine(
     return RayEngine(
         spec(),
         counts,
-        Ray(gpus=slots),
+        Ray(gpus=slots, disk=str(files.parent / "disk")),
         shelf=Shelf(files, storage, cache_bytes),
         adviser=Advising(),
         patience=Patience(grace_s=1.0),
@@ -107,7 +110,7 @@ def engine(
 
 
 @pytest.fixture
-def driven(disks: Path, tmp_path: Path) -> Iterator[Callable[..., Hand]]:
+def driven(disk: Path, tmp_path: Path) -> Iterator[Callable[..., Hand]]:
     """Give engines under control, and close them afterwards."""
     engines: list[RayEngine] = []
 
@@ -120,7 +123,7 @@ def driven(disks: Path, tmp_path: Path) -> Iterator[Callable[..., Hand]]:
     yield make
     for each in engines:
         each.close()
-    assert [path for disk in disks.iterdir() for path in disk.iterdir()] == []
+    assert list(disk.iterdir()) == []
 
 
 def on(slot: int, launch: d.Launch) -> d.Launch:
@@ -133,7 +136,7 @@ def named(folder: Path) -> set[str]:
 
 
 def test_a_trial_goes_on_on_another_node_and_what_it_printed_comes_here(
-    driven: Callable[..., Hand], disks: Path, tmp_path: Path
+    driven: Callable[..., Hand], disk: Path, tmp_path: Path
 ) -> None:
     hand = driven()
     first, second = hand.of(e.CapacityChanged)[-1].slots
@@ -144,21 +147,20 @@ def test_a_trial_goes_on_on_another_node_and_what_it_printed_comes_here(
     assert hand.until_ended(1).cause is e.Cause.GOAL
     assert [value for _, value in hand.values(1)] == [1 / 4, 1 / 5, 1 / 6]
     # Each disk has what was saved or read there, and the study's own folder has nothing.
-    held = sorted(({"0-3.ckpt", "1-6.ckpt"} & named(disk) for disk in disks.iterdir()), key=len)
+    held = sorted(({"0-3.ckpt", "1-6.ckpt"} & named(node) for node in disk.iterdir()), key=len)
     assert held == [{"0-3.ckpt"}, {"0-3.ckpt", "1-6.ckpt"}]
     assert named(tmp_path / "study") == set()
     logs = [tmp_path / "study" / "logs" / f"attempt-{attempt}.log" for attempt in (0, 1)]
-    assert {log.read_text() for log in logs} == {"begins on one\n", "begins on two\n"}
+    assert [log.read_text() for log in logs] == ["begins\n"] * 2
     hand.give(d.Drop(checkpoints=((0, 3),), why="the test asks for it"))
     hand.give(on(first, hand.launch(2, goal=1)), on(second, hand.launch(3, goal=1)))
     for attempt in (2, 3):
         hand.until_ended(attempt)
     assert "0-3.ckpt" not in named(tmp_path)
-    assert "0-3.ckpt" not in named(disks)
 
 
 def test_a_node_starts_from_its_own_copy_while_there_is_room_for_it(
-    driven: Callable[..., Hand], disks: Path, tmp_path: Path
+    driven: Callable[..., Hand], disk: Path, tmp_path: Path
 ) -> None:
     hand = driven()
     first, second = hand.of(e.CapacityChanged)[-1].slots
@@ -174,13 +176,13 @@ def test_a_node_starts_from_its_own_copy_while_there_is_room_for_it(
 
 
 def test_without_room_for_copies_what_changed_in_the_storage_is_found_out(
-    driven: Callable[..., Hand], disks: Path, tmp_path: Path
+    driven: Callable[..., Hand], disk: Path, tmp_path: Path
 ) -> None:
     hand = driven(cache_bytes=0)
     first = hand.of(e.CapacityChanged)[-1].slots[0]
     hand.give(on(first, hand.launch(0, goal=3)))
     hand.until_ended(0)
-    assert "0-3.ckpt" not in named(disks)
+    assert "0-3.ckpt" not in named(disk)
     path = tmp_path / "kept" / "0-3.ckpt"
     body = bytearray(path.read_bytes())
     body[-1] ^= 1
@@ -206,19 +208,19 @@ def test_a_storage_that_breaks_never_yields_a_named_checkpoint(
 
 
 def test_what_a_node_had_not_published_when_it_died_was_never_named(
-    nodes: Nodes, server: Server, bucket: str, tmp_path: Path
+    nodes: Nodes, server: Server, bucket: str, disk: Path, tmp_path: Path
 ) -> None:
-    disk = tmp_path / "three"
-    node = apart(nodes, disk, server)
+    import ray
+
+    before = {node["NodeID"] for node in ray.nodes()}
+    node = apart(nodes, server)
+    (name,) = {node["NodeID"] for node in ray.nodes()} - before
     storage = open_storage(f"{bucket}/cut")
     there = engine(tmp_path / "study", storage, slots=3)
     hand = Hand(there, 0.05)
-    slots = hand.of(e.CapacityChanged)[-1].slots
-    hand.give(opened(0, {}), *(on(slot, hand.launch(slot, goal=1)) for slot in slots))
-    for slot in slots:
-        hand.until_ended(slot)
-    (mortal,) = (slot for slot in slots if f"{slot}-1.ckpt" in named(disk))
-    hand.give(on(mortal, hand.launch(9, goal=FAR)))
+    capacity = hand.of(e.CapacityChanged)[-1]
+    places = dict(zip(capacity.nodes, capacity.slots, strict=True))
+    hand.give(opened(0, {}), on(places.pop(name[:8]), hand.launch(9, goal=FAR)))
     hand.until_reported(9, 2)
     with server.silent():
 
@@ -232,8 +234,7 @@ def test_what_a_node_had_not_published_when_it_died_was_never_named(
             ended = hand.until_ended(9)
     assert (ended.cause, ended.note) == (e.Cause.LOST, "its node is gone")
     last = max(saved.epoch for saved in hand.of(e.Saved) if saved.attempt == 9)
-    other = next(slot for slot in slots if slot != mortal)
-    hand.give(on(other, hand.launch(10, goal=last + 1, start=last, source=9)))
+    hand.give(on(places.popitem()[1], hand.launch(10, goal=last + 1, start=last, source=9)))
     assert hand.until_ended(10).cause is e.Cause.GOAL
     assert [value for _, value in hand.values(10)] == [1 / (last + 1)]
     there.close()
@@ -249,11 +250,23 @@ def test_where_processes_of_one_trial_must_meet_a_node_without_the_folder_is_ref
         RayEngine(wide, counts, Ray(gpus=2), shelf=shelf)
 
 
-def test_a_storage_that_is_another_one_on_each_node_is_refused(disks: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("storage", "span", "said"),
+    [(False, 1, "keeps nothing for good"), (True, 2, "do not go together")],
+)
+def test_a_disk_is_refused_where_it_cannot_be_used(
+    tmp_path: Path, storage: bool, span: int, said: str
+) -> None:
+    shelf = Shelf(tmp_path / "study", Folder(tmp_path / "kept") if storage else None)
+    with pytest.raises(SpecError, match=said):
+        RayEngine(replace(spec(), span=span), counts, Ray(disk="/disk"), shelf=shelf)
+
+
+def test_a_storage_that_is_another_one_on_each_node_is_refused(disk: Path, tmp_path: Path) -> None:
     each_its_own = open_storage("memory://somewhere/kept")
     with pytest.raises(SpecError, match=r"has another memory://.* than the driver"):
         engine(tmp_path / "study", each_its_own)
-    assert [path for disk in disks.iterdir() for path in disk.iterdir()] == []
+    assert list(disk.iterdir()) == []
 
 
 class Nowhere(Folder):
@@ -324,10 +337,11 @@ def weights(result: pl.Result) -> list[Any]:
 
 
 def test_on_nodes_that_share_nothing_a_study_ends_as_on_one_machine(
-    bucket: str, tmp_path: Path
+    bucket: str, disk: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "here").mkdir()
-    far = study(tmp_path, slots=pl.Ray(gpus=2), checkpoints=bucket).run()
+    there = pl.Ray(gpus=2, disk=str(disk))
+    far = study(tmp_path, slots=there, checkpoints=bucket).run()
     log = log_of(tmp_path)
     assert named(tmp_path) == set(), "nothing came here"
     near = study(tmp_path / "here", slots="cpu:2").run()
@@ -341,12 +355,12 @@ def test_on_nodes_that_share_nothing_a_study_ends_as_on_one_machine(
 
 
 def test_when_a_node_dies_others_go_on_from_what_it_had_published(
-    nodes: Nodes, server: Server, bucket: str, tmp_path: Path
+    nodes: Nodes, server: Server, bucket: str, disk: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "here").mkdir()
     hold = tmp_path / "hold"
     hold.touch()
-    node = apart(nodes, tmp_path / "three", server)
+    node = apart(nodes, server)
 
     def watch(state: StudyState, steps: Sequence[Step]) -> None:
         nonlocal node
@@ -357,7 +371,8 @@ def test_when_a_node_dies_others_go_on_from_what_it_had_published(
         if node is None and len(state.slots.present) == 2:
             hold.unlink(missing_ok=True)
 
-    far = study(tmp_path, slots=pl.Ray(gpus=3), checkpoints=bucket).run(watch)
+    there = pl.Ray(gpus=3, disk=str(disk))
+    far = study(tmp_path, slots=there, checkpoints=bucket).run(watch)
     log = log_of(tmp_path)
     ends = [step.event for step in log if isinstance(step.event, e.Ended)]
     notes = [end.note for end in ends if end.cause is not e.Cause.GOAL and end.note]

@@ -18,7 +18,7 @@ import paceline as pl
 from paceline.api.studies import opened, replayed
 from paceline.core import decisions as d
 from paceline.core import events as e
-from ray_kit import Nodes, nodes, nurseries
+from ray_kit import Nodes, nodes, nurseries, parent_of, processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -180,38 +180,60 @@ def test_a_node_that_comes_is_used(nodes: Nodes, store: str, tmp_path: Path) -> 
     nodes.remove(added[0])
 
 
+@contextmanager
+def connected(nodes: Nodes) -> Iterator[Any]:
+    """Give Ray, connected to the cluster."""
+    import ray
+
+    ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.WARNING)
+    yield ray
+    ray.shutdown()
+
+
 SCRIPT = """
-import sys, paceline as pl
+import sys
 sys.path.insert(0, {tests!r})
 from test_ray_study import study
-from ray_kit import Nodes
 class Here: address = {address!r}
 def watch(state, steps):
     print(state.reports, flush=True)
-study(Here, {store!r}, share=False, trials=16, epochs=20).run(watch)
+study(Here, {store!r}, share=False, trials=16, epochs=20, files={files!r}).run(watch)
 """
 
 
-def test_a_killed_driver_leaves_nothing_behind_and_another_goes_on(
-    nodes: Nodes, store: str
+def elsewhere(nodes: Nodes, text: str) -> None:
+    """Run a program on the last node of the cluster, and wait until it is done."""
+    with connected(nodes) as ray:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        last = [node["NodeID"] for node in ray.nodes() if node["Alive"]][-1]
+        there = NodeAffinitySchedulingStrategy(last, soft=False)
+        run = ray.remote(subprocess.run).options(num_cpus=0, scheduling_strategy=there)
+        ray.get(run.remote([sys.executable, "-c", text], stdout=subprocess.DEVNULL, check=True))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_killed_driver_leaves_nothing_behind_and_another_goes_on_elsewhere(
+    nodes: Nodes, store: str, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    text = SCRIPT.format(tests=str(Path(__file__).parent), address=nodes.address, store=store)
-    driver = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
-    assert driver.stdout is not None
-    for line in driver.stdout:
-        # Ray has words of its own about nodes that went.
-        if line.strip().isdigit() and int(line) > 60:
-            break
-    driver.send_signal(signal.SIGKILL)
-    driver.wait()
-    driver.stdout.close()
+    if kind == "postgresql":
+        store = request.getfixturevalue("cluster").url()
+    places = {"tests": str(Path(__file__).parent), "files": str(tmp_path / "files")}
+    text = SCRIPT.format(address=nodes.address, store=store, **places)
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        for line in first.stdout:
+            # Ray has words of its own about nodes that went.
+            if line.strip().isdigit() and int(line) > 60:
+                break
+        first.send_signal(signal.SIGKILL)
     for _ in range(1000):
         if not nurseries(nodes):
             break
         time.sleep(0.01)
     assert nurseries(nodes) == []
     done = len(told(log_of(store), e.Reported))
-    subprocess.run([sys.executable, "-c", text], stdout=subprocess.DEVNULL, check=True)
+    elsewhere(nodes, text)
     log = log_of(store)
     notes = {event.note for event in told(log, e.Ended) if event.cause is e.Cause.LOST}
     assert notes == {"its driver was gone"}
@@ -281,16 +303,6 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
 
 
-@contextmanager
-def connected(nodes: Nodes) -> Iterator[Any]:
-    """Give Ray, connected to the cluster."""
-    import ray
-
-    ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.WARNING)
-    yield ray
-    ray.shutdown()
-
-
 def test_a_submitted_study_goes_on_without_us_and_is_stopped_through_its_store(
     nodes: Nodes, store: str, tmp_path: Path
 ) -> None:
@@ -302,6 +314,11 @@ def test_a_submitted_study_goes_on_without_us_and_is_stopped_through_its_store(
     again = command(tmp_path, "submit", "study.py", *far)
     assert (again.returncode, "is running" in again.stderr) == (2, True)
     while len(told(log_of(store), e.Reported)) < 4:
+        time.sleep(0.05)
+    # Who keeps the driver running dies, and is made again: another driver goes on.
+    (driver,) = processes(nodes, b"paceline.cli.submitting")
+    os.kill(parent_of(driver), signal.SIGKILL)
+    while not told(log_of(store), e.Resumed):
         time.sleep(0.05)
     stopped = command(tmp_path, "stop", "far", "--store", store)
     assert stopped.returncode == 0, stopped.stderr

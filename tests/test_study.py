@@ -53,6 +53,7 @@ def test_the_public_names_are_frozen() -> None:
         "LogError",
         "PacelineError",
         "Part",
+        "Ray",
         "Result",
         "SavedCheckpoint",
         "Search",

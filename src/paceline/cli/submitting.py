@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 from paceline.cli.environment import STORE
 from paceline.cli.loading import load_study
 from paceline.cli.running import resume_command, study_options
-from paceline.core.errors import PacelineError, SpecError
+from paceline.core.errors import PacelineError, SpecError, StudyRunning
 from paceline.engines.ray.wanted import Ray, ray_of
 from paceline.store import shown
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from paceline.api.study import Study
     from paceline.core.decisions import Step
     from paceline.machine.state import StudyState
+
+# How long a driver may take to let its study go.
+_LET_GO_S = 60.0
 
 
 @click.command()
@@ -104,7 +108,17 @@ def drive(order: dict[str, Any], address: str) -> None:
             said = True
             click.echo(f"{BEGUN} {study.spec.name}")
 
-    study.run(watch)
+    until = time.monotonic() + _LET_GO_S
+    while True:
+        try:
+            study.run(watch)
+        except StudyRunning:
+            # The driver that was here before: it is being ended, and this one goes on after it.
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
+        else:
+            return
 
 
 def _end_with_input() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from paceline.core.values import NO_LOSS, Config, Status
 from paceline.plan.tree import node_of
@@ -19,44 +19,6 @@ if TYPE_CHECKING:
     from paceline.machine.groups import Group
     from paceline.machine.paces import Paces
     from paceline.machine.state import StudyState
-
-
-class StudyRow(Struct, frozen=True, kw_only=True):
-    """A study at a glance."""
-
-    name: str
-    policy: str
-    allocator: str
-    curves: str
-    metric: str
-    mode: str
-    epochs: int
-    seed: int
-    # What is trained, as name@version; None: nothing is shared with other studies.
-    plan: str | None
-    # How many configs were taken over from each of these.
-    adopted: dict[str, int]
-    # "ended" or "unfinished"; `end` and `end_why` say what ended it.
-    status: str
-    end: str | None
-    end_why: str | None
-    clock_s: float
-    slot_seconds: float
-    target: float | None
-    deadline_s: float | None
-    trials: int
-    trials_finished: int
-    trials_stopped: int
-    trials_failed: int
-    epochs_trained: int
-    reports: int
-    best_value: float | None
-    best_trial: int | None
-    best_epoch: int | None
-    # How good the forecasts were; None where none has come to its epoch yet.
-    forecasts: Forecasts | None
-    # What was learned of widths; None where no trial has had two.
-    speeds: Speeds | None
 
 
 class GroupRow(Struct, frozen=True, kw_only=True):
@@ -70,7 +32,7 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     status: str
     end: str | None
     end_why: str | None
-    # Its clock stands still once it has ended.
+    # The clock of one of several stands still once it has ended.
     clock_s: float
     # Of attempts that were launched for it, as are `epochs_trained`.
     slot_seconds: float
@@ -84,6 +46,25 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     best_value: float | None
     best_trial: int | None
     best_epoch: int | None
+
+
+class StudyRow(GroupRow, frozen=True, kw_only=True):
+    """A study at a glance: what one of several has, and what is all theirs."""
+
+    allocator: str
+    metric: str
+    mode: str
+    epochs: int
+    seed: int
+    # What is trained, as name@version; None: nothing is shared with other studies.
+    plan: str | None
+    # How many configs were taken over from each of these.
+    adopted: dict[str, int]
+    deadline_s: float | None
+    # How good the forecasts were; None where none has come to its epoch yet.
+    forecasts: Forecasts | None
+    # What was learned of widths; None where no trial has had two.
+    speeds: Speeds | None
 
 
 class Forecasts(Struct, frozen=True, kw_only=True):
@@ -136,35 +117,17 @@ class Best(Struct, frozen=True, kw_only=True):
 
 def row_of(state: StudyState) -> StudyRow:
     """Return a study at a glance."""
-    spec, end, best = state.spec, state.end, state.best
-    fates = [trial.ended for trial in state.trials]
+    spec = state.spec
     return StudyRow(
-        name=spec.name,
-        policy=str(spec.policy),
+        **structs.asdict(_row(state)),
         allocator=str(spec.allocator),
-        curves=str(spec.curves),
         metric=spec.metric,
         mode=spec.mode,
         epochs=spec.epochs,
         seed=spec.seed,
         plan=None if spec.plan is None else str(spec.plan),
         adopted=dict(state.adopted.studies),
-        status="unfinished" if end is None else "ended",
-        end=None if end is None else end.cause.value,
-        end_why=None if end is None else end.why,
-        clock_s=state.now,
-        slot_seconds=state.slot_seconds,
-        target=None if spec.budget.target is None else spec.budget.target.value,
         deadline_s=spec.budget.deadline_s,
-        trials=len(fates),
-        trials_finished=fates.count(Status.FINISHED),
-        trials_stopped=fates.count(Status.STOPPED),
-        trials_failed=fates.count(Status.FAILED),
-        epochs_trained=state.epochs_trained,
-        reports=state.reports,
-        best_value=value_of(state.best_loss, spec),
-        best_trial=None if best is None else best.id,
-        best_epoch=None if best is None else state.best_epoch,
         forecasts=_forecasts(state.foresight),
         speeds=_speeds(state.paces),
     )
@@ -172,12 +135,12 @@ def row_of(state: StudyState) -> StudyRow:
 
 def group_rows(state: StudyState) -> list[GroupRow]:
     """Return each of several studies that are driven as one; none of a study that is alone."""
-    return [_group_row(group) for group in state.groups or ()]
+    return [_row(group) for group in state.groups or ()]
 
 
-def _group_row(group: Group) -> GroupRow:
-    spec, end, best = group.spec, group.end, group.best
-    fates = [trial.ended for trial in group.trials]
+def _row(view: StudyState | Group) -> GroupRow:
+    spec, end, best = view.spec, view.end, view.best
+    fates = [trial.ended for trial in view.trials]
     return GroupRow(
         name=spec.name,
         policy=str(spec.policy),
@@ -186,18 +149,18 @@ def _group_row(group: Group) -> GroupRow:
         status="unfinished" if end is None else "ended",
         end=None if end is None else end.cause.value,
         end_why=None if end is None else end.why,
-        clock_s=group.now,
-        slot_seconds=group.slot_seconds,
+        clock_s=view.now,
+        slot_seconds=view.slot_seconds,
         target=None if spec.budget.target is None else spec.budget.target.value,
         trials=len(fates),
         trials_finished=fates.count(Status.FINISHED),
         trials_stopped=fates.count(Status.STOPPED),
         trials_failed=fates.count(Status.FAILED),
-        epochs_trained=group.epochs_trained,
-        reports=group.reports,
-        best_value=value_of(group.best_loss, spec),
+        epochs_trained=view.epochs_trained,
+        reports=view.reports,
+        best_value=value_of(view.best_loss, spec),
         best_trial=None if best is None else best.id,
-        best_epoch=None if best is None else group.best_epoch,
+        best_epoch=None if best is None else view.best_epoch,
     )
 
 

@@ -33,6 +33,7 @@ class Carrier:
     def __init__(self, command: Sequence[str]) -> None:
         address = imported().get_runtime_context().gcs_address
         self._begun = threading.Event()
+        self._asked = threading.Event()
         self._said: deque[str] = deque(maxlen=_TAIL_LINES)
         # It ends where its standard input does: with this actor, however that goes.
         self._process = subprocess.Popen(
@@ -46,9 +47,12 @@ class Carrier:
 
     def begun(self, patience: float) -> str:
         """Wait for the driver's first word; return what it said where it ended without one."""
-        if self._begun.wait(patience):
+        try:
+            if not self._begun.wait(patience):
+                return f"the driver has not begun after {patience:g} s"
             return "" if self._process.poll() in (None, 0) else "\n".join(self._said)
-        return f"the driver has not begun after {patience:g} s"
+        finally:
+            self._asked.set()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -59,7 +63,7 @@ class Carrier:
         self._process.wait()
         if not self._begun.is_set():
             self._begun.set()
-            return  # whoever waits for the first word hears of it, and ends this actor
+            self._asked.wait(_BEGIN_S)  # whoever waits for the first word hears that none came
         ray = imported()
         ray.kill(ray.get_runtime_context().current_actor)
 

@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from paceline.core.errors import SpecError
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.nest import packed
 from paceline.engines.ray.forecasts import AT_ONCE
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from paceline.core.ports import Adviser
+    from paceline.core.ports import Adviser, Storage
     from paceline.core.values import StudySpec
     from paceline.engines.local.shelf import Shelf
     from paceline.engines.local.staff import Patience
@@ -47,12 +48,13 @@ class RayEngine(LocalEngine):
         patience: Patience | None = None,
         began: float | None = None,
     ) -> None:
+        _check(wanted.disk, shelf.storage, spec.span)
         function = packed(train)
         self._connected = connected(wanted)
         self._ray = imported()
         self._mark = shelf.logs / "driver"
         moved = (wanted.runtime_env or {}).get("working_dir")
-        ways = _ways(shelf, self._mark, None if moved else os.getcwd(), wide=spec.span > 1)
+        ways = _ways(shelf, self._mark, None if moved else os.getcwd(), wanted.disk, spec.span)
         nests = Nests()
         try:
             self._reserve = Reserve(wanted, nests, function, ways, shelf.storage)
@@ -86,9 +88,22 @@ class RayEngine(LocalEngine):
             self._ray.shutdown()
 
 
-def _ways(shelf: Shelf, mark: Path, cwd: str | None, *, wide: bool) -> Ways:
+def _check(disk: str | None, storage: Storage | None, span: int) -> None:
+    """Refuse what nodes cannot do on a disk of their own."""
+    if disk is not None and storage is None:
+        raise SpecError(
+            f"disk={disk!r} keeps nothing for good: give checkpoints=… in a storage, or no disk."
+        )
+    if disk is not None and span > 1:
+        raise SpecError(
+            f"disk={disk!r} and span={span} do not go together: the processes of a wide trial meet "
+            "in the study's folder. Give no disk, or span=1."
+        )
+
+
+def _ways(shelf: Shelf, mark: Path, cwd: str | None, disk: str | None, span: int) -> Ways:
     """Return what nodes are told to look for; by the mark they know the study's folder."""
     word = uuid4().hex
     mark.write_text(word)
     files = str(shelf.checkpoints.resolve())
-    return Ways(files, str(mark.resolve()), word, cwd, shelf.cache_bytes, wide)
+    return Ways(files, str(mark.resolve()), word, cwd, shelf.cache_bytes, disk, span > 1)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from paceline.engines.local.shelf import Name
     from paceline.engines.ray.words import AnyWord, AtHome
 
-# A node may name a disk of its own for what is kept in a storage in the end.
-OWN_DISK = "PACELINE_NODE_FILES"
 # So many checkpoints are on their way at a time, in each direction.
 _LINES = 4
 # What is brought of an attempt's output.
@@ -45,6 +43,8 @@ class Ways(NamedTuple):
     cwd: str | None
     # What copies on a node may take of checkpoints that are kept elsewhere.
     cache_bytes: int | None
+    # Where a node keeps files of its own though it sees the study's.
+    disk: str | None
     # Processes of one trial meet by a file.
     wide: bool
 
@@ -67,14 +67,14 @@ def home_of(ways: Ways, storage: Storage | None, node: str) -> Home | None:
             f"a node of the cluster does not see {ways.files}, where checkpoints are kept: give "
             "files=… in a folder that all nodes share, or checkpoints=… in a storage that all reach"
         )
-    if seen and (ways.wide or OWN_DISK not in os.environ):
+    if seen and ways.disk is None:
         return None
     if ways.wide:
         raise SpecError(
             f"a node of the cluster does not see {ways.files}, where the processes of a wide trial "
             "meet: give files=… in a folder that all nodes share, or span=1"
         )
-    disk = os.environ.get(OWN_DISK) or tempfile.gettempdir()
+    disk = ways.disk or tempfile.gettempdir()
     folder = Path(disk) / f"paceline-{storage.url.rpartition('/')[2]}-{node}"
     shutil.rmtree(folder, ignore_errors=True)  # of a host that was killed
     try:

@@ -377,8 +377,8 @@ class Nests:
             self._afar[node].lose()
         for slot in gone:
             del self.places[slot]
-        # Slots first: nobody is started on one that is gone because its attempt is.
         if gone:
+            # First of all, or who was there would be launched there again.
             yield Moved(gone=gone, why=_NODE_GONE)
         for worker in sorted(node.workers):
             yield self._left(Exited(worker, 0, _NODE_GONE))

@@ -13,7 +13,7 @@ import warnings
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paceline.core.errors import SpecError
+from paceline.core.errors import PacelineWarning, SpecError
 from paceline.engines.local.devices import find_devices
 from paceline.engines.ray.afar import same_storage
 from paceline.engines.ray.host import Host, Opening
@@ -128,7 +128,7 @@ class Reserve:
         if not fresh:
             warnings.warn(
                 f"the cluster has no free {self.kind} now: the study waits for one.",
-                RuntimeWarning,
+                PacelineWarning,
                 stacklevel=2,
             )
         self._nests.begin(self._settled(fresh, strict=True))
@@ -143,17 +143,18 @@ class Reserve:
                 self._once()
             except Exception as error:
                 # The cluster's head does not answer; whoever still trains goes on meanwhile.
-                warnings.warn(f"the cluster cannot be looked at: {error}", RuntimeWarning, 2)
+                warnings.warn(f"the cluster cannot be looked at: {error}", PacelineWarning, 2)
 
     def _once(self) -> None:
         with self._lock:
-            if self._all:
-                self._forget_pending()
-                self._ask_for_all()
             fresh = self._look()
         settled = self._settled(fresh)
         if settled:
             self._nests.arrive(settled)
+        if self._all:
+            with self._lock:
+                self._forget_pending()
+                self._ask_for_all()
 
     def _ask_for_all(self) -> None:
         """Ask for what is free: never for more, or an autoscaler would never come to rest."""
@@ -249,7 +250,7 @@ class Reserve:
             else:
                 self._dismiss(node)
             if not strict:
-                warnings.warn(f"a node is left out: {wrong}.", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"a node is left out: {wrong}.", PacelineWarning, stacklevel=2)
         if strict and self._refused:
             raise SpecError(f"{next(iter(self._refused.values()))}.")
 

@@ -33,6 +33,9 @@ class Ray(Struct, frozen=True, kw_only=True):
     cpus: int | None = None
     # Ray's own: `working_dir`, `py_modules`, `pip`, `env_vars`. Code travels by it.
     runtime_env: dict[str, Any] | None = None
+    # Where nodes keep files of their own, which go into the study's storage in the end. None: in
+    # the study's folder, or where a node does not see that, among its temporary files.
+    disk: str | None = None
 
     def __post_init__(self) -> None:
         if self.gpus is not None and self.cpus is not None:
