@@ -44,6 +44,11 @@ def test_less_than_one_slot_is_refused(count: object) -> None:
         pl.Ray(gpus=count)  # type: ignore[arg-type]
 
 
+def test_a_disk_that_is_another_one_for_everybody_is_refused() -> None:
+    with pytest.raises(pl.SpecError, match="disk='scratch' .* give an absolute path"):
+        pl.Ray(disk="scratch")
+
+
 def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(pl.SpecError, match=r"pip install 'paceline\[ray\]'"):

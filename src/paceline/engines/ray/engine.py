@@ -105,5 +105,15 @@ def _ways(shelf: Shelf, mark: Path, cwd: str | None, disk: str | None, span: int
     """Return what nodes are told to look for; by the mark they know the study's folder."""
     word = uuid4().hex
     mark.write_text(word)
-    files = str(shelf.checkpoints.resolve())
-    return Ways(files, str(mark.resolve()), word, cwd, shelf.cache_bytes, disk, span > 1)
+    storage = shelf.storage
+    return Ways(
+        files=str(shelf.checkpoints.resolve()),
+        mark=str(mark.resolve()),
+        word=word,
+        cwd=cwd,
+        url="" if storage is None else storage.url,
+        storage=None if storage is None else imported().put(storage),
+        cache_bytes=shelf.cache_bytes,
+        disk=disk,
+        wide=span > 1,
+    )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.core.errors import CheckpointError, SpecError
 from paceline.engines.local.shelf import Shelf
+from paceline.engines.ray.wanted import imported
 from paceline.engines.ray.words import Clear, Drop, Kept, Printed, Publish
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ class Ways(NamedTuple):
     mark: str
     word: str
     cwd: str | None
-    # What copies on a node may take of checkpoints that are kept elsewhere.
+    # Where checkpoints are kept elsewhere: its address, and what Ray has of it, since a node that
+    # sees the study's files need not be able to open it. What copies on a node may take.
+    url: str
+    storage: Any
     cache_bytes: int | None
     # Where a node keeps files of its own though it sees the study's.
     disk: str | None
@@ -57,10 +61,10 @@ class Ways(NamedTuple):
             return False
 
 
-def home_of(ways: Ways, storage: Storage | None, node: str) -> Home | None:
+def home_of(ways: Ways, node: str) -> Home | None:
     """Return this node's own folder; None: it uses the study's, which it sees."""
     seen = ways.seen
-    if storage is None:
+    if not ways.url:
         if seen:
             return None
         raise SpecError(
@@ -74,8 +78,13 @@ def home_of(ways: Ways, storage: Storage | None, node: str) -> Home | None:
             f"a node of the cluster does not see {ways.files}, where the processes of a wide trial "
             "meet: give files=… in a folder that all nodes share, or span=1"
         )
+    try:
+        storage: Storage = imported().get(ways.storage)
+    except Exception as error:  # whatever its library, or the want of it, raises
+        last = str(error).strip().splitlines()[-1]
+        raise SpecError(f"a node of the cluster cannot open {ways.url}: {last}") from error
     disk = ways.disk or tempfile.gettempdir()
-    folder = Path(disk) / f"paceline-{storage.url.rpartition('/')[2]}-{node}"
+    folder = Path(disk) / f"paceline-{ways.url.rpartition('/')[2]}-{node}"
     shutil.rmtree(folder, ignore_errors=True)  # of a host that was killed
     try:
         return Home(folder, storage, ways.cache_bytes)

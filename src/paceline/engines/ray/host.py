@@ -40,7 +40,6 @@ from paceline.worker.wire import Exited, Kill
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paceline.core.ports import Storage
     from paceline.engines.local.nest import Packed
     from paceline.engines.ray.home import Home, Ways
     from paceline.engines.ray.words import AnyWord
@@ -82,12 +81,10 @@ class Host:
         self._home: Home | None = None
         self._attempts: dict[int, int] = {}
 
-    async def open(
-        self, train: Packed, ways: Ways, storage: Storage | None, spares: int
-    ) -> Opening:
+    async def open(self, train: Packed, ways: Ways, spares: int) -> Opening:
         """Load the training function and make workers ahead, or say what is in the way of that."""
         try:
-            opening = await asyncio.to_thread(self._settle_in, ways, storage)
+            opening = await asyncio.to_thread(self._settle_in, ways)
             self._load(train, ways.cwd)
         except SpecError as error:
             if self._home is not None:
@@ -97,9 +94,9 @@ class Host:
         self._start_watching()
         return opening
 
-    def _settle_in(self, ways: Ways, storage: Storage | None) -> Opening:
+    def _settle_in(self, ways: Ways) -> Opening:
         node = imported().get_runtime_context().get_node_id()
-        self._home = home_of(ways, storage, node)
+        self._home = home_of(ways, node)
         if self._home is None:
             return Opening()
         sign = f"sign-of-{node}"

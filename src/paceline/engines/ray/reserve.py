@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paceline.core.errors import PacelineWarning, SpecError
 from paceline.engines.local.devices import find_devices
 from paceline.engines.ray.afar import same_storage
-from paceline.engines.ray.host import Host, Opening
+from paceline.engines.ray.host import Host
 from paceline.engines.ray.nests import Node, Place
 from paceline.engines.ray.wanted import imported
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from paceline.core.values import SlotId
     from paceline.engines.local.nest import Packed
     from paceline.engines.ray.home import Ways
+    from paceline.engines.ray.host import Opening
     from paceline.engines.ray.nests import Nests
     from paceline.engines.ray.wanted import Ray
 
@@ -227,7 +228,7 @@ class Reserve:
             here = NodeAffinitySchedulingStrategy(name, soft=False)
             host = ray.remote(Host).options(num_cpus=0, scheduling_strategy=here).remote()
             spares = sum(each == name for each in fresh.values())
-            opening[name] = (host, host.open.remote(self._train, self._ways, self._storage, spares))
+            opening[name] = (host, host.open.remote(self._train, self._ways, spares))
         opened = self._awaited([opened for _, opened in opening.values()])
         for name, (host, answer) in opening.items():
             if answer not in opened:
@@ -235,8 +236,6 @@ class Reserve:
                 continue
             try:
                 told = ray.get(answer)
-            except ray.exceptions.RayTaskError as error:
-                told = Opening(wrong=_unopened(error))
             except ray.exceptions.RayError:
                 continue  # the node went again: the next look tells
             node = Node(name, host, told.folder)
@@ -300,11 +299,6 @@ def _kind(wanted: Ray, resources: dict[str, float]) -> str:
     if wanted.cpus is not None or (wanted.gpus is None and not resources.get("GPU")):
         return "CPU"
     return "GPU"
-
-
-def _unopened(error: Exception) -> str:
-    """Say why a host could not even be told what to open, which is in the last line of it."""
-    return f"a node of the cluster cannot open the study: {str(error).strip().splitlines()[-1]}"
 
 
 def _gpu_here() -> tuple[str, int]:

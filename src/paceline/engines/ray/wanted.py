@@ -6,6 +6,7 @@ connect, and not before.
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,11 @@ class Ray(Struct, frozen=True, kw_only=True):
         for name, count in (("gpus", self.gpus), ("cpus", self.cpus)):
             if count is not None and (not isinstance(count, int) or count < 1):
                 raise SpecError(f"{name}={count!r} cannot train anything: give 1 or more.")
+
+        if self.disk is not None and not os.path.isabs(self.disk):
+            raise SpecError(
+                f"disk={self.disk!r} is another folder for everybody: give an absolute path."
+            )
 
     @property
     def count(self) -> int | None:
