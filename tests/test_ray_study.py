@@ -227,11 +227,9 @@ def test_a_killed_driver_leaves_nothing_behind_and_another_goes_on_elsewhere(
             if line.strip().isdigit() and int(line) > 60:
                 break
         first.send_signal(signal.SIGKILL)
-    for _ in range(1000):
-        if not nurseries(nodes):
-            break
-        time.sleep(0.01)
-    assert nurseries(nodes) == []
+    # How soon an actor ends whose driver is gone is Ray's.
+    while nurseries(nodes):
+        time.sleep(0.05)
     done = len(told(log_of(store), e.Reported))
     elsewhere(nodes, text)
     log = log_of(store)
