@@ -38,6 +38,10 @@ class Nodes:
         """Let a node die as a machine does: at once."""
         self._cluster.remove_node(node, allow_graceful=False)
 
+    def settle(self) -> None:
+        """Wait until the cluster has the nodes that it should have, and no other."""
+        self._cluster.wait_for_nodes(timeout=60)
+
     def close(self) -> None:
         """End it all."""
         self._cluster.shutdown()

@@ -1,7 +1,8 @@
 """`paceline submit`: a study file goes to a Ray cluster, and its driver with it.
 
 Knows what the driver there is told, and how it runs the study: `python -m paceline.cli.submitting
-ORDER`, where the study's folder is. How it is kept running is known elsewhere.
+ADDRESS`, where the study's folder is, with the order on standard input. How it is kept running is
+known elsewhere.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def submit(
         "cpus": cluster.cpus,
         "runtime_env": cluster.runtime_env,
     }
-    carried(cluster, name, ["-m", "paceline.cli.submitting", json.dumps(told)])
+    carried(cluster, name, ["-m", "paceline.cli.submitting"], json.dumps(told))
     where = "" if url == STORE.read() else f" --store {shown(url)}"
     click.echo(
         f"study {name!r} runs on the cluster: `paceline show {name}{where}` tells how it goes, "
@@ -128,9 +129,10 @@ def _end_with_input() -> None:
 
 
 if __name__ == "__main__":
+    order = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()
     try:
-        drive(json.loads(sys.argv[1]), sys.argv[2])
+        drive(order, sys.argv[1])
     except PacelineError as error:
         click.echo(str(error))
         sys.exit(2)

@@ -30,7 +30,7 @@ _BEGIN_S = 120.0
 class Carrier:
     """Keeps a driver's process running, which is given the cluster's address; made an actor."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], order: str) -> None:
         address = imported().get_runtime_context().gcs_address
         self._begun = threading.Event()
         self._asked = threading.Event()
@@ -43,6 +43,10 @@ class Carrier:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        # Not on its command line, which everybody on the node can read: it may hold a password.
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{order}\n")
+        self._process.stdin.flush()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def begun(self, patience: float) -> str:
@@ -72,18 +76,21 @@ class Carrier:
 BEGUN = "begun:"
 
 
-def carried(cluster: Ray, study: str, command: Sequence[str]) -> None:
-    """Have a driver run on the cluster by this command, from now on without us."""
+def carried(cluster: Ray, study: str, command: Sequence[str], order: str) -> None:
+    """Have a driver run on the cluster by this command, from now on without us.
+
+    The order is one line, its first of standard input.
+    """
     ours = connected(cluster, namespace=_NAMESPACE)
     ray = imported()
     try:
-        _hand_over(ray, study, command)
+        _hand_over(ray, study, command, order)
     finally:
         if ours:
             ray.shutdown()
 
 
-def _hand_over(ray: Any, study: str, command: Sequence[str]) -> None:  # noqa: ANN401
+def _hand_over(ray: Any, study: str, command: Sequence[str], order: str) -> None:  # noqa: ANN401
     made = ray.remote(Carrier).options(
         name=f"study {study}",
         namespace=_NAMESPACE,
@@ -93,7 +100,7 @@ def _hand_over(ray: Any, study: str, command: Sequence[str]) -> None:  # noqa: A
         max_restarts=-1,
     )
     try:
-        carrier = made.remote(list(command))
+        carrier = made.remote(list(command), order)
     except ValueError:
         raise SpecError(
             f"study {study!r} has a driver on this cluster: stop it, or choose another name."
