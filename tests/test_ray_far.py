@@ -109,6 +109,15 @@ def engine(
     )
 
 
+def begun(engine: RayEngine, slots: int) -> Hand:
+    """Return an engine under control, with one trial, when all its slots have come."""
+    hand = Hand(engine, 0.05)
+    # The study before may still be giving them back.
+    hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == slots, "its slots")
+    hand.give(opened(0, {}))
+    return hand
+
+
 @pytest.fixture
 def driven(disk: Path, tmp_path: Path) -> Iterator[Callable[..., Hand]]:
     """Give engines under control, and close them afterwards."""
@@ -116,9 +125,7 @@ def driven(disk: Path, tmp_path: Path) -> Iterator[Callable[..., Hand]]:
 
     def make(cache_bytes: int | None = None) -> Hand:
         engines.append(engine(tmp_path / "study", Folder(tmp_path / "kept"), cache_bytes))
-        hand = Hand(engines[-1], 0.05)
-        hand.give(opened(0, {}))
-        return hand
+        return begun(engines[-1], 2)
 
     yield make
     for each in engines:
@@ -217,10 +224,10 @@ def test_what_a_node_had_not_published_when_it_died_was_never_named(
     (name,) = {node["NodeID"] for node in ray.nodes()} - before
     storage = open_storage(f"{bucket}/cut")
     there = engine(tmp_path / "study", storage, slots=3)
-    hand = Hand(there, 0.05)
+    hand = begun(there, 3)
     capacity = hand.of(e.CapacityChanged)[-1]
     places = dict(zip(capacity.nodes, capacity.slots, strict=True))
-    hand.give(opened(0, {}), on(places.pop(name[:8]), hand.launch(9, goal=FAR)))
+    hand.give(on(places.pop(name[:8]), hand.launch(9, goal=FAR)))
     hand.until_reported(9, 2)
     with server.silent():
 
@@ -284,8 +291,8 @@ def test_a_node_that_does_not_see_the_folder_keeps_files_among_its_temporary_one
     shelf = Shelf(tmp_path / "study", Folder(tmp_path / "unseen"))
     shelf.checkpoints.rmdir()
     there = RayEngine(spec(), counts, Ray(cpus=1), shelf=shelf, adviser=Advising())
-    hand = Hand(there, 0.05)
-    hand.give(opened(0, {}), hand.launch(0, goal=2))
+    hand = begun(there, 1)
+    hand.give(hand.launch(0, goal=2))
     assert hand.until_ended(0).cause is e.Cause.GOAL
     there.close()
     assert "0-2.ckpt" in named(tmp_path / "unseen")

@@ -45,7 +45,7 @@ def test_less_than_one_slot_is_refused(count: object) -> None:
 
 
 def test_a_disk_that_is_another_one_for_everybody_is_refused() -> None:
-    with pytest.raises(pl.SpecError, match=r"disk='scratch' .* give an absolute path"):
+    with pytest.raises(pl.SpecError, match=r"disk='scratch' .*: give an absolute path"):
         pl.Ray(disk="scratch")
 
 
