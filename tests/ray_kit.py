@@ -43,7 +43,10 @@ class Nodes:
         self._cluster.wait_for_nodes(timeout=60)
 
     def close(self) -> None:
-        """End it all."""
+        """End it all; a test that failed may have left a connection behind."""
+        import ray
+
+        ray.shutdown()
         self._cluster.shutdown()
 
 

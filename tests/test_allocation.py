@@ -38,9 +38,9 @@ from paceline.testing.studies import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from paceline.core.ports import Allocator, Policy
+    from paceline.core.ports import Allocator, Demand, Policy
 
 V100 = "table:1=1,2=1.87,4=3.42,8=5.6"
 WORKS = st.lists(st.floats(0.0, 1e6), min_size=1, max_size=40)
@@ -409,3 +409,29 @@ def _timed(study: Rehearsal) -> list[tuple[float, Launch]]:
         for decision in step.decisions
         if isinstance(decision, Launch)
     ]
+
+
+class Nobody:
+    """Demands while all attempts are about to leave their slots, and a new trial would come."""
+
+    asking = None
+    coming = True
+
+    def running(self) -> Iterator[Demand]:
+        return iter(())
+
+    waiting = running
+
+    def speed(self, width: float) -> float:
+        return width
+
+    def measured(self, width: float) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    "allocator", [Fixed(), FluidStatic(), Fluid(), Confidence(), Uniform(), Top(), Softmax()]
+)
+def test_where_all_are_about_to_leave_nobody_is_moved(allocator: Allocator) -> None:
+    study = trained([1], Fixed(), Cluster(slots=1)).state
+    assert allocator.place(Nobody(), study) == {}

@@ -192,8 +192,10 @@ def connected(nodes: Nodes) -> Iterator[Any]:
     import ray
 
     ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.WARNING)
-    yield ray
-    ray.shutdown()
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 SCRIPT = """

@@ -72,6 +72,8 @@ class Fluid(FluidStatic):
         running = list(demands.running())
         waiting = _first(demands, study, len(running))
         works, needs = self._works([*running, *waiting], study), _needs([*running, *waiting])
+        if not works:
+            return {}  # those who hold slots are about to leave them
         if demands.coming:
             works.append(sum(works) / len(works))  # the next one should be like the others
             needs.append(0.0)

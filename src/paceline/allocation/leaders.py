@@ -35,6 +35,8 @@ class Uniform:
             return {asking.trial: max(1.0, asking.least)}
         running = list(demands.running())
         asked = running if asking is None else [asking]
+        if not asked:
+            return {}  # those who hold slots are about to leave them
         waiting = islice(demands.waiting(), study.capacity)
         least = {each.trial: max(1.0, each.least) for each in (*running, *waiting, *asked)}
         ranked = sorted(least, key=lambda trial: (study.trials[trial].loss, trial))
