@@ -73,6 +73,7 @@ def ours(order: Order, address: str) -> dict[str, float]:
 def tune(order: Order, address: str) -> dict[str, float]:
     """Run the trials with Ray Tune, on the cluster that this process is connected to."""
     import ray
+
     from benchmarks.local.ray_tune import run
 
     ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)

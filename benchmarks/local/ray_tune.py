@@ -31,11 +31,10 @@ from benchmarks.local.work import (
 
 os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
 
-from ray.tune.logger import JsonLoggerCallback
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
-
 import ray
 from ray import tune
+from ray.tune.logger import JsonLoggerCallback
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,10 +11,9 @@ import tempfile
 from typing import TYPE_CHECKING, Any, Protocol
 
 try:
+    from ray import tune
     from ray.tune.schedulers import TrialScheduler
     from ray.tune.search import sample
-
-    from ray import tune
 except ImportError as missing:
     raise ImportError(
         "paceline.integrations.ray_tune needs Ray Tune: pip install 'paceline[tune]'."
