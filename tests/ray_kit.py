@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,18 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 # Each node's share of this machine's memory, for objects that are never made.
 STORE_BYTES = 80_000_000
 _MARK = "PACELINE_TEST_CLUSTER"
+_TRACER = "COVERAGE_PROCESS_CONFIG"
+
+
+@contextmanager
+def unmeasured() -> Iterator[None]:
+    """Start Ray's own processes without the tracer, which would hold up each of them."""
+    before = os.environ.pop(_TRACER, None)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[_TRACER] = before
 
 
 class Nodes:
@@ -27,12 +40,14 @@ class Nodes:
         head = {"num_cpus": 2, "object_store_memory": STORE_BYTES, "include_dashboard": False}
         # What its processes, and theirs, are known by.
         os.environ[_MARK] = self.mark = f"{os.getpid()}-{id(self)}"
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        with unmeasured():
+            self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address: str = self._cluster.address
 
     def add(self, **resources: Any) -> Any:  # noqa: ANN401 - Ray's own words
         """Add a node."""
-        return self._cluster.add_node(object_store_memory=STORE_BYTES, **resources)
+        with unmeasured():
+            return self._cluster.add_node(object_store_memory=STORE_BYTES, **resources)
 
     def remove(self, node: Any) -> None:  # noqa: ANN401
         """Let a node die as a machine does: at once."""

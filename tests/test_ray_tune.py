@@ -13,6 +13,7 @@ import pytest
 
 import paceline as pl
 from paceline.core.errors import SpecError
+from ray_kit import unmeasured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 tune = pytest.importorskip("ray.tune", reason="needs Ray Tune")
 
 from paceline.integrations import ray_tune  # noqa: E402
+
+pytestmark = pytest.mark.xdist_group("ray")
 
 
 def stays(config: dict[str, Any]) -> None:
@@ -154,11 +157,12 @@ def cluster() -> Iterator[None]:
     """Run a small Ray on this machine."""
     import ray
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), unmeasured():
         warnings.simplefilter("ignore")
         # Workers find this file's functions by its name.
         found = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=found)
+        quiet = {"include_dashboard": False, "log_to_driver": False}
+        ray.init("local", num_cpus=2, runtime_env=found, **quiet)
         yield
         ray.shutdown()
 
