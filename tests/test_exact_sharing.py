@@ -122,6 +122,7 @@ def test_who_shares_ends_as_who_trains_alone(train: Callable[[Any], None], tmp_p
     assert len(different) == 24, "some schedules train the same, so that too little is shown"
 
 
+@pytest.mark.slow
 def test_who_goes_on_from_another_study_ends_as_who_trains_alone(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'studies.db'}"
     # Half of the second study's paths are the first one's, half leave those after epoch 3.

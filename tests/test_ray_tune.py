@@ -22,8 +22,6 @@ tune = pytest.importorskip("ray.tune", reason="needs Ray Tune")
 
 from paceline.integrations import ray_tune  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("ray")
-
 
 def stays(config: dict[str, Any]) -> None:
     """Train as Tune's documentation has it: a folder as checkpoint, names from the module."""
@@ -182,6 +180,7 @@ def fits(tmp_path: Path, scheduler: object, trials: int) -> Any:  # noqa: ANN401
         ).fit()
 
 
+@pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.filterwarnings("ignore")
 def test_tune_stops_and_promotes_by_our_policy(tmp_path: Path) -> None:
@@ -195,6 +194,7 @@ def test_tune_stops_and_promotes_by_our_policy(tmp_path: Path) -> None:
     assert epochs[0.2] == 4
 
 
+@pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.filterwarnings("ignore")
 def test_a_target_ends_tunes_run(tmp_path: Path) -> None:
