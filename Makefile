@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 # One more than there are cores: most tests wait for processes of their own now and then.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: setup demo test test-cluster check bench bench-allocation bench-curves bench-early-term bench-life bench-local bench-peers \
+.PHONY: setup demo test check bench bench-allocation bench-curves bench-early-term bench-life bench-local bench-peers \
 	bench-branching bench-policies bench-quality bench-ray bench-several bench-stages bench-stores slow golden pictures stores train-pfn
 
 setup: .venv/ready
@@ -39,13 +39,9 @@ check: .venv/torch .venv/ray
 
 test: check
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not slow and not cluster" -n $(JOBS)
+	$(BIN)/coverage run -m pytest -m "not slow" -n $(JOBS) --dist loadgroup
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
-
-# Real Ray clusters of several nodes, one after another: four minutes on a quiet machine.
-test-cluster: .venv/torch .venv/ray
-	$(BIN)/python -m pytest -m "cluster and not slow"
 
 slow: .venv/torch .venv/ray
 	HYPOTHESIS_PROFILE=night $(BIN)/python -m pytest -m "slow or not slow"

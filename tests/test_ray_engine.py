@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["nodes"]
 
 # One cluster for all of them.
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.xdist_group("ray")
 
 
 def engine(

@@ -180,7 +180,7 @@ def fits(tmp_path: Path, scheduler: object, trials: int) -> Any:  # noqa: ANN401
         ).fit()
 
 
-@pytest.mark.cluster
+@pytest.mark.xdist_group("ray")
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.filterwarnings("ignore")
 def test_tune_stops_and_promotes_by_our_policy(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_tune_stops_and_promotes_by_our_policy(tmp_path: Path) -> None:
     assert epochs[0.2] == 4
 
 
-@pytest.mark.cluster
+@pytest.mark.xdist_group("ray")
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.filterwarnings("ignore")
 def test_a_target_ends_tunes_run(tmp_path: Path) -> None:
