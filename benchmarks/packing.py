@@ -4,7 +4,8 @@
 and the local engine, and counts the trials that finish in a minute: printed, and in
 `benchmarks/results/packing.md` and `.json`. Then it lets trials that together want more memory than
 the GPU has share it, and says what became of them. Needs torch and one GPU, and takes about five
-minutes; `--cpu` tries all of it out on a core, with fewer and smaller trials, and writes nothing.
+minutes. `--ray` does the same on a Ray cluster of one node, into `packing-ray.md`. `--cpu` tries it
+all out on a core, with fewer and smaller trials, and writes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import resource
 import sys
 import time
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -83,7 +84,19 @@ def greedy(trial: Any) -> None:  # noqa: ANN401
         trial.report(loss=1.0 / (1 + epoch))
 
 
-def tuned(function: Any, cpu: bool, **options: Any) -> pl.Result:  # noqa: ANN401
+class Where(NamedTuple):
+    """On which device, and by which engine."""
+
+    cpu: bool = False
+    ray: bool = False
+
+    @property
+    def slots(self) -> str:
+        """What a study is given."""
+        return ("ray:" if self.ray else "") + ("cpu:1" if self.cpu else "gpu:1")
+
+
+def tuned(function: Any, where: Where, **options: Any) -> pl.Result:  # noqa: ANN401
     """Run a study of equal trials on one device."""
     defaults = {
         "metric": "loss",
@@ -91,7 +104,7 @@ def tuned(function: Any, cpu: bool, **options: Any) -> pl.Result:  # noqa: ANN40
         "policy": "fifo",
         "generator": "random",
         "curves": "last",
-        "slots": "cpu:1" if cpu else "gpu:1",
+        "slots": where.slots,
         "deadline": DEADLINE_S,
         "progress": False,
     }
@@ -100,12 +113,12 @@ def tuned(function: Any, cpu: bool, **options: Any) -> pl.Result:  # noqa: ANN40
         return pl.tune(function, **{**defaults, **options})
 
 
-def measured(pack: int, mps: bool, *, cpu: bool = False) -> dict[str, Any]:
+def measured(pack: int, mps: bool, where: Where) -> dict[str, Any]:
     """Run trials, so many at a time, and count those that finished."""
-    size = {"pictures": PICTURES, "epochs": EPOCHS, "trials": TRIALS, **(FEW if cpu else {})}
+    size = {"pictures": PICTURES, "epochs": EPOCHS, "trials": TRIALS, **(FEW if where.cpu else {})}
     result = tuned(
         train,
-        cpu,
+        where,
         space={"lr": pl.loguniform(0.001, 0.1), "pictures": pl.choice([size["pictures"]])},
         epochs=size["epochs"],
         trials=size["trials"],
@@ -131,11 +144,11 @@ def measured(pack: int, mps: bool, *, cpu: bool = False) -> dict[str, Any]:
     }
 
 
-def starved(*, cpu: bool = False) -> dict[str, Any]:
+def starved(where: Where) -> dict[str, Any]:
     """Let four trials that each want most of the memory share one device, two at a time."""
     result = tuned(
         greedy,
-        cpu,
+        where,
         space={"x": pl.uniform(0.0, 1.0)},
         epochs=3,
         trials=4,
@@ -181,7 +194,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def page(rows: list[dict[str, Any]], oom: dict[str, Any], known: dict[str, Any]) -> str:
     """Return the whole page."""
     return (
-        f"# Packing small trials onto one GPU\n\n{table(rows)}\n\n"
+        f"# Packing small trials onto one GPU{known['title']}\n\n{table(rows)}\n\n"
         f"{TRIALS} trials of {EPOCHS} epochs each, a network of three small convolutions on "
         f"{PICTURES} random pictures in batches of {BATCH}, on one {known['gpu']}; times count "
         f"from when the slot is there to the last trial's end, starts and saves included.\n\n"
@@ -196,22 +209,30 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cpu", action="store_true", help="try it out on a core")
-    cpu = parser.parse_args().cpu
+    parser.add_argument("--ray", action="store_true", help="on a Ray cluster of one node")
+    where = Where(**vars(parser.parse_args()))
+    if where.ray:
+        import ray
+
+        ray.init("local", include_dashboard=False, log_to_driver=False)
     started = time.perf_counter()
     rows = []
     for pack in PACKS:
-        for mps in (False,) if pack == 1 or cpu else (False, True):
-            rows.append(measured(pack, mps, cpu=cpu))
+        for mps in (False,) if pack == 1 or where.cpu else (False, True):
+            rows.append(measured(pack, mps, where))
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    oom = starved(cpu=cpu)
+    oom = starved(where)
     print(json.dumps(oom), file=sys.stderr, flush=True)
-    known = facts(COMMAND, time.perf_counter() - started)
+    command = f"{COMMAND} --ray" if where.ray else COMMAND
+    known = facts(command, time.perf_counter() - started)
     known["versions"]["torch"] = torch.__version__
-    if cpu:
+    if where.cpu:
         print(f"{table(rows)}\n\n{json.dumps(oom)}")
         return
     known["gpu"] = torch.cuda.get_device_name(0)
-    publish("packing", page(rows, oom, known), known, rows=rows, out_of_memory=oom)
+    known["title"] = ", by Ray" if where.ray else ""
+    name = "packing-ray" if where.ray else "packing"
+    publish(name, page(rows, oom, known), known, rows=rows, out_of_memory=oom)
 
 
 if __name__ == "__main__":

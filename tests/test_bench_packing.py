@@ -6,14 +6,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.packing import measured, page, starved, table
+from benchmarks.packing import Where, measured, page, starved, table
 
 
 def test_packed_trials_are_counted_and_memory_that_runs_out_is_survived() -> None:
-    row = measured(2, False, cpu=True)
+    row = measured(2, False, Where(cpu=True))
     assert (row["pack"], row["mps"], row["finished"], row["trouble"]) == (2, "off", 4, [])
     assert row["per_minute"] > 0
-    oom = starved(cpu=True)
+    oom = starved(Where(cpu=True))
     assert oom["crowded"] >= 1
     assert oom["finished"] == oom["trials"] == 4
     assert "can't allocate memory" in oom["note"]
@@ -36,6 +36,7 @@ def test_the_table_has_ratios_to_one_trial_at_a_time_and_says_who_shares_how() -
     ]
     known = {
         "gpu": "GPU of the test",
+        "title": "",
         "command": "python -m benchmarks.packing",
         "took_s": 1,
         "date": "2026-11-15",

@@ -335,7 +335,7 @@ class Driver:
             FarCurves(partial(build, "curve model", study.curves), model.others)
             for study, model in zip(self.spec.studies, models, strict=True)
         ]
-        return RayEngine(
+        engine = RayEngine(
             self.spec,
             self._train,
             cluster,
@@ -343,11 +343,20 @@ class Driver:
             adviser=advice_by(far, generators, self.machine.state),
             patience=patience,
             began=self._called,
+            mps=self._shares,
         )
+        if engine.mps:
+            self._told["mps"] = engine.mps
+        return engine
+
+    @property
+    def _shares(self) -> bool:
+        """Whether trials that share a GPU shall run at the same time there."""
+        return self.spec.pack > 1 and self._options.get("mps", True)
 
     def _shared(self, devices: Devices) -> Devices:
         """Let trials that share a GPU run at the same time there, where that can be had."""
-        if not devices.gpus or self.spec.pack == 1 or not self._options.get("mps", True):
+        if not devices.gpus or not self._shares:
             return devices
         self._mps = Mps(devices.gpus)
         if self._mps.note:

@@ -116,15 +116,20 @@ class Devices(Struct, frozen=True):
         # A study on cores keeps its hands off GPUs that it was not given.
         visible = self.gpus[slot] if slot < len(self.gpus) else ""
         variables["CUDA_VISIBLE_DEVICES"] = visible
-        if self.mps and width < 1.0:
-            variables["CUDA_MPS_PIPE_DIRECTORY"] = self.mps
-            # Twice its share, as NVIDIA advises: what one leaves idle another may use.
-            share = min(100, math.ceil(200 * width))
-            variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(share)
+        variables |= mps_variables(self.mps, width)
         if len(slots) > 1:
             # All of a gang are on this machine: nobody has to ask what its name resolves to.
             variables["GLOO_SOCKET_IFNAME"] = variables["NCCL_SOCKET_IFNAME"] = LOOPBACK
         return variables
+
+
+def mps_variables(pipe: str, width: float) -> dict[str, str]:
+    """Return the variables of a process on a share of a GPU where the service is up, if it is."""
+    if not pipe or width >= 1.0:
+        return {}
+    # Twice its share, as NVIDIA advises: what one leaves idle another may use.
+    share = min(100, math.ceil(200 * width))
+    return {"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(share)}
 
 
 def find_devices(slots: int | str | None = None) -> Devices:

@@ -47,6 +47,7 @@ class RayEngine(LocalEngine):
         adviser: Adviser | None = None,
         patience: Patience | None = None,
         began: float | None = None,
+        mps: bool = False,
     ) -> None:
         _check(wanted.disk, shelf.storage, spec.span)
         function = packed(train)
@@ -57,7 +58,7 @@ class RayEngine(LocalEngine):
         ways = _ways(shelf, self._mark, None if moved else os.getcwd(), wanted.disk, spec.span)
         nests = Nests()
         try:
-            self._reserve = Reserve(wanted, nests, function, ways, shelf.storage)
+            self._reserve = Reserve(wanted, nests, function, ways, shelf.storage, mps)
         except BaseException:
             self._disconnect()
             raise
@@ -70,6 +71,11 @@ class RayEngine(LocalEngine):
             patience=patience,
             began=began,
         )
+
+    @property
+    def mps(self) -> str:
+        """What came of letting trials share GPUs at the same time; empty: nothing was asked."""
+        return self._reserve.mps
 
     def close(self, grace_s: float | None = None) -> None:
         """End everything that still runs, and give the cluster back what was held."""

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.core.errors import SpecError
+from paceline.engines.local.mps import Mps
 from paceline.engines.local.nest import Nest
 from paceline.engines.ray.home import home_of
 from paceline.engines.ray.wanted import imported
@@ -28,6 +29,7 @@ from paceline.engines.ray.words import (
     Hire,
     Join,
     Lead,
+    Leave,
     Publish,
     Said,
     Settle,
@@ -61,6 +63,13 @@ class Opening(NamedTuple):
     sign: str = ""
 
 
+class Service(NamedTuple):
+    """Where trials that share a GPU find what lets them run at the same time, or why it is not."""
+
+    pipe: str
+    note: str
+
+
 class Host:
     """Lives on one node, for one study."""
 
@@ -77,6 +86,9 @@ class Host:
         # Calls may overtake each other: those that came too soon wait here.
         self._next = 0
         self._early: dict[int, bytes] = {}
+        # What lets trials share GPUs, by GPU, and the ends of those that were given back.
+        self._services: dict[str, Mps] = {}
+        self._endings: set[asyncio.Task[None]] = set()
         # Where this node does not see the study's files: its own, and who its workers are.
         self._home: Home | None = None
         self._attempts: dict[int, int] = {}
@@ -110,6 +122,12 @@ class Host:
         path = tuple(dict.fromkeys([*sys.path, *train.path]))
         self._nest = Nest(train._replace(path=path), {})
 
+    async def serve(self, gpu: str) -> Service:
+        """Let trials that share a GPU run at the same time, where that can be had."""
+        # One for each GPU, since they come and go one by one.
+        service = self._services[gpu] = await asyncio.to_thread(Mps, (gpu,))
+        return Service(service.pipe, service.note)
+
     async def take(self, number: int, body: bytes) -> None:
         """Obey what the driver says; calls are numbered, as they may overtake each other."""
         self._early[number] = body
@@ -133,6 +151,9 @@ class Host:
         for _, channel in self._workers.values():
             loop.remove_reader(channel.fileno())
         self._nest.close(patience)
+        for gpu in list(self._services):
+            self._leave(gpu)
+        await asyncio.gather(*self._endings)
         if self._home is not None:
             self._home.close()
 
@@ -161,6 +182,8 @@ class Host:
                 self._lead(word)
             case Join():
                 self._join(word)
+            case Leave(gpu=gpu):
+                self._leave(gpu)
             case Settle(worker=worker, attempt=attempt, source=source):
                 assert self._home is not None
                 self._attempts[worker] = attempt
@@ -169,6 +192,13 @@ class Host:
             case Publish() | Drop() | Clear():
                 assert self._home is not None
                 self._home.obey(word, self._tell)
+
+    def _leave(self, gpu: str) -> None:
+        service = self._services.pop(gpu, None)
+        if service is not None:
+            ending = asyncio.ensure_future(asyncio.to_thread(service.close))
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
 
     # Workers
 

@@ -111,6 +111,10 @@ class Node:
         """Let somebody know what it says next."""
         self._host.listen.remote().future().add_done_callback(told)
 
+    def serve(self, gpu: str) -> Any:  # noqa: ANN401 - what to wait for
+        """Have trials that share a GPU run at the same time; return what to wait for."""
+        return self._host.serve.remote(gpu)
+
     def close(self, patience: float) -> Any:  # noqa: ANN401 - what to wait for
         """Let the host end its workers; return what to wait for."""
         self.flush()
@@ -128,6 +132,8 @@ class Place(NamedTuple):
     gpu: str
     cores: float
     bytes: int
+    # Where trials that share its GPU find the service that lets them run at the same time.
+    mps: str = ""
 
 
 class FarLine:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from paceline.engines.local.devices import LOOPBACK, THREAD_VARIABLES
+from paceline.engines.local.devices import LOOPBACK, THREAD_VARIABLES, mps_variables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -73,7 +73,9 @@ class Places:
         variables = dict.fromkeys(THREAD_VARIABLES, str(self.threads(width)))
         places = [self._nests.places[slot] for slot in slots if slot in self._nests.places]
         if slots[rank] in self._nests.places:
-            variables["CUDA_VISIBLE_DEVICES"] = self._nests.places[slots[rank]].gpu
+            place = self._nests.places[slots[rank]]
+            variables["CUDA_VISIBLE_DEVICES"] = place.gpu
+            variables |= mps_variables(place.mps, width)
         if len(places) > 1 and len({place.node for place in places}) == 1:
             # All on one node: nobody has to ask what its name resolves to.
             variables["GLOO_SOCKET_IFNAME"] = variables["NCCL_SOCKET_IFNAME"] = LOOPBACK

@@ -14,20 +14,21 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.core.errors import PacelineWarning, SpecError
-from paceline.engines.local.devices import find_devices
+from paceline.engines.local.devices import Gpu, find_devices
 from paceline.engines.ray.afar import same_storage
 from paceline.engines.ray.host import Host
 from paceline.engines.ray.nests import Node, Place
 from paceline.engines.ray.wanted import imported
+from paceline.engines.ray.words import Leave
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Sequence
 
     from paceline.core.ports import Storage
     from paceline.core.values import SlotId
     from paceline.engines.local.nest import Packed
     from paceline.engines.ray.home import Ways
-    from paceline.engines.ray.host import Opening
+    from paceline.engines.ray.host import Opening, Service
     from paceline.engines.ray.nests import Nests
     from paceline.engines.ray.wanted import Ray
 
@@ -45,14 +46,20 @@ _END_S = 5.0
 
 class _Held(NamedTuple):
     slot: SlotId
-    node: Node
+    place: Place
 
 
 class Reserve:
     """Asks for slots and keeps them."""
 
     def __init__(
-        self, wanted: Ray, nests: Nests, train: Packed, ways: Ways, storage: Storage | None
+        self,
+        wanted: Ray,
+        nests: Nests,
+        train: Packed,
+        ways: Ways,
+        storage: Storage | None,
+        mps: bool = False,
     ) -> None:
         self._ray = imported()
         self._storage = storage
@@ -60,6 +67,9 @@ class Reserve:
         self._train = train
         self._ways = ways
         self.kind = _kind(wanted, self._ray.cluster_resources())
+        # Whether trials shall share GPUs at the same time, and what came of that, if anything yet.
+        self._shares = mps and self.kind == "GPU"
+        self.mps = ""
         # None: whatever is free, except for what was given back.
         self._all = wanted.count is None
         self._spared = 0
@@ -95,6 +105,8 @@ class Reserve:
             for group, held in list(self._groups.items()):
                 if held is not None and held.slot in slots:
                     del self._groups[group]
+                    if held.place.mps:
+                        held.place.node.say(Leave(held.place.gpu))
                     self._spared += 1
                     self._ray.util.remove_placement_group(group)
 
@@ -187,7 +199,7 @@ class Reserve:
         for group, held in self._groups.items():
             told = table.get(group.id.hex(), {})
             name = told["bundles_to_node_id"][0] if told.get("state") == "CREATED" else ""
-            if held is not None and (held.node.lost or held.node.name != name):
+            if held is not None and (held.place.node.lost or held.place.node.name != name):
                 self._groups[group] = held = None
             if held is None and name in alive and name not in self._refused:
                 fresh[group] = name
@@ -202,17 +214,18 @@ class Reserve:
         ready = [(name, group) for group, name in fresh.items() if name in self._nodes]
         # Neighbours get neighbouring numbers, so that wide trials stay together.
         ready.sort(key=lambda each: each[0])
-        gpus = self._gpus(group for _, group in ready)
+        gpus = self._gpus([group for _, group in ready])
+        services = self._services([self._nodes[name] for name, _ in ready], gpus)
         places: dict[SlotId, Place] = {}
-        for (name, group), (gpu, memory) in zip(ready, gpus, strict=True):
+        for (name, group), gpu, mps in zip(ready, gpus, services, strict=True):
             node, of = self._nodes[name], resources[name]
             share = max(1.0, of.get(self.kind, 1.0))
-            size = memory if gpu else int(of.get("memory", 0) / share)
+            size = gpu.bytes if gpu.name else int(of.get("memory", 0) / share)
             slot = next(self._slots)
-            places[slot] = Place(node, gpu, of.get("CPU", 1.0) / share, size)
+            place = places[slot] = Place(node, gpu.name, of.get("CPU", 1.0) / share, size, mps)
             with self._lock:
                 if group in self._groups:
-                    self._groups[group] = _Held(slot, node)
+                    self._groups[group] = _Held(slot, place)
         return places
 
     def _open(self, fresh: dict[Any, str], strict: bool) -> None:
@@ -276,10 +289,10 @@ class Reserve:
             come, _ = self._ray.wait(answers, num_returns=len(answers), timeout=0.1)
         return come
 
-    def _gpus(self, groups: Iterable[Any]) -> list[tuple[str, int]]:
-        """Return the GPU that each group holds, and its memory; only Ray knows which it is."""
+    def _gpus(self, groups: Sequence[Any]) -> Sequence[Gpu]:
+        """Return the GPU that each group holds; only Ray knows which it is."""
         if self.kind != "GPU":
-            return [("", 0) for _ in groups]
+            return [Gpu("", 0)] * len(groups)
         ray = self._ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -290,8 +303,21 @@ class Reserve:
             ).remote()
             for group in groups
         ]
-        found: list[tuple[str, int]] = ray.get(asked, timeout=_OPEN_S)
+        found: list[Gpu] = ray.get(asked, timeout=_OPEN_S)
         return found
+
+    def _services(self, nodes: Sequence[Node], gpus: Sequence[Gpu]) -> Sequence[str]:
+        """Return where trials that share each GPU find what lets them run at the same time."""
+        if not self._shares:
+            return [""] * len(gpus)
+        asked = [node.serve(gpu.name) for node, gpu in zip(nodes, gpus, strict=True)]
+        served: list[Service] = self._ray.get(asked, timeout=_OPEN_S)
+        for note in {each.note for each in served if each.note} - {self.mps}:
+            self.mps = note
+            word = f"trials that share a GPU take turns on a node: {note}."
+            warnings.warn(word, PacelineWarning, stacklevel=2)
+        self.mps = self.mps or ("up" if served else "")
+        return [each.pipe for each in served]
 
 
 def _kind(wanted: Ray, resources: dict[str, float]) -> str:
@@ -301,10 +327,11 @@ def _kind(wanted: Ray, resources: dict[str, float]) -> str:
     return "GPU"
 
 
-def _gpu_here() -> tuple[str, int]:
-    """Return the GPU that Ray has given to this task, and its memory; 0: nobody knows."""
+def _gpu_here() -> Gpu:
+    """Return the GPU that Ray has given to this task: its number, where NVML does not know it."""
     (number,) = imported().get_runtime_context().get_accelerator_ids()["GPU"]
     try:
-        return str(number), find_devices("gpu:1").gpu_bytes[0]
+        found = find_devices("gpu:1")
     except SpecError:
-        return str(number), 0
+        return Gpu(str(number), 0)
+    return Gpu(found.gpus[0], found.gpu_bytes[0])

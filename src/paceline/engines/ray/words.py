@@ -57,6 +57,12 @@ class Door(Struct, frozen=True, tag="door"):
     port: int
 
 
+class Leave(Struct, frozen=True, tag="leave"):
+    """A GPU is given back: end what was started to share it."""
+
+    gpu: str
+
+
 # Where a node keeps files on a disk of its own
 
 
@@ -102,7 +108,7 @@ class Printed(Struct, frozen=True, tag="printed"):
 
 AtHome: TypeAlias = Publish | Drop | Clear
 AnyWord: TypeAlias = (
-    Hire | Lead | Join | Said | Kill | Exited | Door | Settle | AtHome | Kept | Printed
+    Hire | Lead | Join | Said | Kill | Exited | Door | Leave | Settle | AtHome | Kept | Printed
 )
 
 _decoder = msgspec.msgpack.Decoder(list[AnyWord])
