@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 DATA = Path(str(files("paceline"))) / "data"
 STORE = "paceline-demo/paceline.db"
+# One demo serves them all.
+once = pytest.mark.xdist_group("demo")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,7 @@ def paceline(
 # What it shows
 
 
+@once
 def test_the_demo_ends_with_the_best_and_why_it_ended(shown: tuple[Path, Ran]) -> None:
     folder, ran = shown
     assert (ran.code, ran.err) == (0, "")
@@ -56,6 +59,7 @@ def test_the_demo_ends_with_the_best_and_why_it_ended(shown: tuple[Path, Ran]) -
     assert f"accuracy {best['value']:.6g} at epoch {best['epoch']}" in ran.out
 
 
+@once
 def test_the_best_network_is_worth_as_much_when_it_is_loaded_back(shown: tuple[Path, Ran]) -> None:
     folder, ran = shown
     found = re.search(r"epoch (\d+) of trial (\d+): accuracy (\S+) on", flat(ran.out))
@@ -68,6 +72,7 @@ def test_the_best_network_is_worth_as_much_when_it_is_loaded_back(shown: tuple[P
     assert float(found.group(3)) == pytest.approx(reported, abs=1e-4)
 
 
+@once
 def test_the_demo_leaves_one_folder_with_its_report(shown: tuple[Path, Ran]) -> None:
     folder, ran = shown
     assert [path.name for path in folder.iterdir() if path.name != ".cache"] == ["paceline-demo"]
@@ -75,6 +80,7 @@ def test_the_demo_leaves_one_folder_with_its_report(shown: tuple[Path, Ran]) -> 
     assert "<html" in (folder / "paceline-demo" / "demo.html").read_text(encoding="utf-8")
 
 
+@once
 def test_every_command_that_the_demo_suggests_works(shown: tuple[Path, Ran]) -> None:
     folder, ran = shown
     suggested = [line.split()[1:] for line in ran.out.splitlines() if line.startswith("  paceline")]
@@ -97,9 +103,8 @@ def test_every_command_that_the_demo_suggests_works(shown: tuple[Path, Ran]) -> 
 def test_an_interrupted_demo_goes_on_and_an_ended_one_is_followed_by_another(
     tmp_path: Path,
 ) -> None:
-    command = ["demo", "--deadline", "3s"]
     with subprocess.Popen(
-        [SCRIPT, *command],
+        [SCRIPT, "demo", "--deadline", "8s"],
         cwd=tmp_path,
         env=environment(tmp_path),
         stdout=subprocess.PIPE,
@@ -111,8 +116,8 @@ def test_an_interrupted_demo_goes_on_and_an_ended_one_is_followed_by_another(
         process.send_signal(signal.SIGINT)
         process.communicate()
     assert process.returncode == 130
-    for names in (["demo"], ["demo", "demo-2"]):
-        assert outside(tmp_path, *command).code == 0
+    for deadline, names in (("8s", ["demo"]), ("3s", ["demo", "demo-2"])):
+        assert outside(tmp_path, "demo", "--deadline", deadline).code == 0
         listed = json.loads(outside(tmp_path, "ls", "--store", STORE, "--json").out)["studies"]
         assert [study["name"] for study in listed] == names
         assert {study["end"] for study in listed} == {"deadline"}

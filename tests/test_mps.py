@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
+
+from mps_kit import library, service
 from paceline.engines.local.mps import Mps
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
-# A service that is up while its file lies in its folder.
-CONTROL = """#!/bin/sh
-echo "$@ $CUDA_VISIBLE_DEVICES" >> {log}
-if [ "$1" = "-d" ]; then {begin}; exit; fi
-read word
-echo "$word" >> {log}
+OWNER = """
+import sys
+from paceline.engines.local.mps import Mps
+mps = Mps(("gpu-a",))
+print(mps.pipe, flush=True)
+sys.stdin.read()
+mps.close()
 """
 
 
-def install(folder: Path, monkeypatch: pytest.MonkeyPatch, begin: str) -> Path:
-    """Put a program of the service's name onto the path; return where it writes what it hears."""
-    log = folder / "heard"
-    program = folder / "nvidia-cuda-mps-control"
-    program.write_text(CONTROL.format(log=log, begin=begin))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
-    return log
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a folder whose programs are found before all others."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path
 
 
 def test_where_it_is_not_installed_the_note_says_so(
@@ -39,20 +39,55 @@ def test_where_it_is_not_installed_the_note_says_so(
     mps.close()
 
 
-def test_where_it_does_not_start_the_note_has_its_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path, monkeypatch, "echo 'Cannot find the GPU'; exit 1")
+def test_where_it_does_not_start_the_note_has_its_words(folder: Path) -> None:
+    service(folder, "echo 'Cannot find the GPU'; exit 1")
     mps = Mps(("gpu-a",))
     assert mps.pipe == ""
     assert mps.note == "nvidia-cuda-mps-control does not work here (Cannot find the GPU)"
 
 
-def test_one_that_no_program_can_reach_is_ended_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = install(tmp_path, monkeypatch, "true")
+def test_one_that_no_program_can_reach_is_ended_again(folder: Path) -> None:
+    log = service(folder)
     mps = Mps(("gpu-a", "gpu-b"))
     assert mps.pipe == ""
     assert mps.note == "nvidia-cuda-mps-control does not work here (programs cannot reach it)"
     assert log.read_text().split() == ["-d", "gpu-a,gpu-b", "gpu-a,gpu-b", "quit"]
+
+
+def owner(folder: Path) -> tuple[subprocess.Popen[str], Path]:
+    """Start a process that has the service up; return it, and the service's folder."""
+    library(folder)
+    path = f"{folder}:{os.environ.get('PYTHONPATH', '')}"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout is not None
+    return owner, Path(owner.stdout.readline().strip())
+
+
+def test_it_is_up_until_its_owner_has_closed_it(folder: Path) -> None:
+    log = service(folder)
+    process, own = owner(folder)
+    assert own.is_dir()
+    assert log.read_text().split() == ["-d", "gpu-a"]
+    process.communicate()
+    assert log.read_text().split() == ["-d", "gpu-a", "gpu-a", "quit"]
+    assert not own.exists()
+
+
+def test_it_ends_with_an_owner_that_is_killed_with_all_its_children(folder: Path) -> None:
+    os.mkfifo(folder / "ends")
+    log = service(folder, end=f"echo over > {folder / 'ends'}")
+    process, _ = owner(folder)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(process.pid, signal.SIGKILL)
+    for child in children:
+        os.kill(int(child), signal.SIGKILL)
+    # From a pipe: that waits until it is written to.
+    assert subprocess.check_output(["cat", str(folder / "ends")], timeout=60) == b"over\n"
+    assert log.read_text().split()[-1] == "quit"
+    process.communicate()

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import paceline as pl
+from mps_kit import library, service
 from paceline.api.studies import opened, replayed
 from paceline.core import decisions as d
 from paceline.core import events as e
+from paceline.core.errors import PacelineWarning
 from ray_kit import Nodes, nodes, nurseries, parent_of, processes
 
 if TYPE_CHECKING:
@@ -349,3 +351,47 @@ def test_a_study_that_cannot_begin_on_the_cluster_says_why(nodes: Nodes, tmp_pat
     assert failed.returncode == 2
     assert "study 'lost' could not begin on the cluster" in failed.stderr
     assert "Traceback" not in failed.stderr
+
+
+def shares(trial: Any) -> None:  # noqa: ANN401
+    """Train a little, and say whether the service for shared GPUs is there."""
+    for _ in trial.epochs():
+        pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
+        share = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "0")
+        trial.report(accuracy=0.5, served=os.path.isdir(pipe), share=float(share))
+
+
+def test_trials_that_share_a_gpu_of_a_node_run_there_at_the_same_time(
+    nodes: Nodes, store: str, tmp_path: Path
+) -> None:
+    log = service(tmp_path)
+    library(tmp_path)
+    found = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
+    }
+    node = nodes.add(num_cpus=1, num_gpus=1, env_vars=found)
+    here = pl.Ray(address=nodes.address, gpus=1)
+    result = study(nodes, store, shares, slots=here, pack=4, trials=8).run()
+    told_of = {(each["served"], each["share"]) for each in reported(result)}
+    assert told_of == {(1.0, 50.0)}
+    first = log_of(store)[0].event
+    assert isinstance(first, e.Opened)
+    assert first.engine["mps"] == "up"
+    assert log.read_text().split() == ["-d", "0", "0", "quit"]
+    nodes.remove(node)
+
+
+def test_where_a_node_has_no_such_service_trials_take_turns_and_that_is_told(
+    nodes: Nodes, store: str
+) -> None:
+    node = nodes.add(num_cpus=1, num_gpus=1)
+    here = pl.Ray(address=nodes.address, gpus=1)
+    with pytest.warns(PacelineWarning, match=r"take turns on a node: .* is not installed"):
+        result = study(nodes, store, shares, slots=here, pack=4, trials=4).run()
+    assert {each["served"] for each in reported(result)} == {0.0}
+    nodes.remove(node)
+
+
+def reported(result: pl.Result) -> list[Any]:
+    return [event.metrics for event in told(list(result.log), e.Reported)]

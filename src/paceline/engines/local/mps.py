@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 
 _CONTROL = "nvidia-cuda-mps-control"
 # The service sends itself into the background, where it must not hold our pipes open; then the
-# shell waits for its input to end.
+# shell waits for its input to end. It is nobody's child: Ray ends the children of a process that
+# dies, and whoever is to end the service must live longer than that.
 _KEEPER = f"""
+exec 3<&0
+(
+trap 'cd / && rm -rf "$CUDA_MPS_LOG_DIRECTORY"' EXIT
 cd "$CUDA_MPS_LOG_DIRECTORY"
-if ! {_CONTROL} -d </dev/null >said 2>&1; then cat said; exit 1; fi
+if ! {_CONTROL} -d </dev/null >said 2>&1 3<&-; then cat said; exit 1; fi
 echo up
-read -r _
+read -r _ <&3
 echo quit | {_CONTROL} >/dev/null 2>&1
+) &
 """
 # Whoever cannot make a context with the service up could not train either.
 _PROBE = """
@@ -46,9 +52,9 @@ class Mps:
         if shutil.which(_CONTROL) is None:
             self.note = f"{_CONTROL} is not installed"
             return
-        self._folder = tempfile.mkdtemp(prefix="paceline-mps-")
-        environ = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": self._folder}
-        environ |= {"CUDA_MPS_LOG_DIRECTORY": self._folder, "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+        folder = tempfile.mkdtemp(prefix="paceline-mps-")
+        environ = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": folder}
+        environ |= {"CUDA_MPS_LOG_DIRECTORY": folder, "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
         self._keeper = subprocess.Popen(
             ["sh", "-c", _KEEPER],
             env=environ,
@@ -66,7 +72,7 @@ class Mps:
         elif not _works(environ):
             self._give_up("programs cannot reach it")
         else:
-            self.pipe = self._folder
+            self.pipe = folder
 
     def close(self) -> None:
         """End the service."""
@@ -77,9 +83,8 @@ class Mps:
         try:
             keeper.communicate(timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            keeper.kill()
+            os.killpg(keeper.pid, signal.SIGKILL)
             keeper.communicate()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _give_up(self, why: str) -> None:
         self.close()
