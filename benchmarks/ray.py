@@ -19,11 +19,11 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import paceline as pl
 from benchmarks.local.work import Order, since_begun
-from benchmarks.page import ROOT, facts, markdown, provenance, publish
+from benchmarks.page import ROOT, facts, markdown, provenance, publish, spread
 from paceline.api.studies import export, replayed
 from paceline.core.decisions import AskForecast
 from paceline.core.events import CapacityChanged, Forecasted
@@ -48,6 +48,9 @@ class Case(NamedTuple):
     epochs: int
 
 
+# What each case found, round by round.
+Found: TypeAlias = "dict[Case, list[dict[str, float]]]"
+ROUNDS = 3
 # Tune without reuse starts a process for each trial: a thousand would take an hour.
 CASES = (
     Case(OURS, 64, 100),
@@ -173,49 +176,72 @@ def _forecast_s(log: Sequence[Step]) -> float:
     return median(waited)
 
 
-def page(found: Sequence[tuple[Case, dict[str, float]]], life: dict[str, Any]) -> str:
+def page(found: Found, lives: Sequence[dict[str, Any]]) -> str:
     """Return what was found, as a page."""
     lines = [
         ["trials x reports", "who", "reports/s", "trials/s", "ms a report", "ms a trial", "load"]
     ]
-    for case, figures in found:
+    for case, rounds in found.items():
+        reports = [figures["reports_per_s"] for figures in rounds]
+        trials = [figures["trials_per_s"] for figures in rounds]
         lines.append(
             [
                 f"{case.trials} x {case.epochs}",
                 case.who,
-                f"{figures['reports_per_s']:,.0f}",
-                f"{figures['trials_per_s']:,.1f}",
-                f"{1000 / figures['reports_per_s']:,.2f}",
-                f"{1000 / figures['trials_per_s']:,.0f}",
-                f"{figures['load']:g}",
+                f"{median(reports):,.0f} ({spread(reports)})",
+                f"{median(trials):,.1f} ({spread(trials, 1)})",
+                f"{1000 / median(reports):,.2f}",
+                f"{1000 / median(trials):,.0f}",
+                spread([figures["load"] for figures in rounds], 1),
             ]
         )
     return (
         "# On a Ray cluster\n\n"
         f"The same trials on the same cluster ({NODES} nodes with {CPUS} CPUs each, all on one "
-        "machine), in one run: each reports as often as it says and trains nothing. Ours decides "
+        "machine), by turns: each reports as often as it says and trains nothing. Ours decides "
         "at every report and keeps a durable log; Tune runs its FIFO scheduler with one logger. "
-        "The load is the machine's when the case began: others may work there too.\n\n"
-        f"{markdown(lines)}\n\n{_ratios(found)}\n\n"
-        f"A study of {life['trials']} trials with POP, Fluid and sharing took {life['life_s']:.1f} "
-        f"s there, and {life['simulated_s']:.1f} s in the simulator, which was given its "
-        f"trace, and that a forecast took {life['forecast_s']:.2f} s: "
-        f"{life['off']:+.1%} (asked for: within {NEAR:.0%}). It shared {life['epochs_shared']} "
-        f"epochs; its log {'replays as identical' if life['identical'] else 'differs on replay'}."
+        f"Median (least to most) of {len(lives)} rounds. The load is the machine's when a case "
+        "began: others may work there too.\n\n"
+        f"{markdown(lines)}\n\n{_ratios(found)}\n\n{_lives(lives)}"
     )
 
 
-def _ratios(found: Sequence[tuple[Case, dict[str, float]]]) -> str:
-    """Return how many times faster ours is, where both did the same."""
+def _ratios(found: Found) -> str:
+    """Return how many times faster ours is, where both did the same, round by round."""
     said = []
-    by = {(case.who, case.trials, case.epochs): figures for case, figures in found}
-    for (who, trials, epochs), figures in by.items():
-        mine = by.get((OURS, trials, epochs))
-        if who != OURS and mine is not None:
-            times = mine["reports_per_s"] / figures["reports_per_s"]
-            said.append(f"* {trials} x {epochs}: {times:.1f} times {who}")
+    for case, rounds in found.items():
+        mine = found.get(case._replace(who=OURS))
+        if case.who != OURS and mine is not None:
+            times = [
+                ours["reports_per_s"] / figures["reports_per_s"]
+                for ours, figures in zip(mine, rounds, strict=True)
+            ]
+            said.append(
+                f"* {case.trials} x {case.epochs}: {median(times):.1f} times {case.who} "
+                f"({spread(times, 1)})"
+            )
     asked = f"asked for: {FASTER_REPORTS:g} times the reports, {FASTER_TRIALS:g} times the trials"
     return "\n".join([*said, "", f"({asked} of Tune with reuse_actors)"])
+
+
+def _lives(lives: Sequence[dict[str, Any]]) -> str:
+    head = ["there", "in the simulator", "off", "a forecast took", "epochs shared", "replay"]
+    lines = [
+        [
+            f"{life['life_s']:.1f} s",
+            f"{life['simulated_s']:.1f} s",
+            f"{life['off']:+.1%}",
+            f"{life['forecast_s']:.2f} s",
+            str(life["epochs_shared"]),
+            "identical" if life["identical"] else "differs",
+        ]
+        for life in lives
+    ]
+    return (
+        f"A study of {lives[0]['trials']} trials with POP, Fluid and sharing there, and in the "
+        "simulator, which was given its trace, and how long a forecast took there (asked for: "
+        f"within {NEAR:.0%}):\n\n{markdown([head, *lines])}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -237,19 +263,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for _ in range(NODES - 1):
         cluster.add_node(num_cpus=CPUS, object_store_memory=80_000_000)
     cases = [case._replace(trials=4, epochs=3) for case in CASES[:3]] if options.quick else CASES
-    found = []
-    for case in cases:
-        found.append((case, measured(case, cluster.address)))
-        print(case, found[-1][1], file=sys.stderr, flush=True)
-    life = lived(cluster.address, 8 if options.quick else 64)
+    found: Found = {case: [] for case in cases}
+    lives = []
+    for _ in range(1 if options.quick else ROUNDS):
+        for case in cases:
+            found[case].append(measured(case, cluster.address))
+            print(case, found[case][-1], file=sys.stderr, flush=True)
+        lives.append(lived(cluster.address, 8 if options.quick else 64))
+        print(lives[-1], file=sys.stderr, flush=True)
     cluster.shutdown()
     known = facts(COMMAND, time.perf_counter() - started)
-    text = f"{page(found, life)}\n\n{provenance(known)}\n"
+    text = f"{page(found, lives)}\n\n{provenance(known)}\n"
     if options.quick:
         print(text)
         return
-    rows = [{**case._asdict(), **figures} for case, figures in found]
-    publish("ray", text, known, rows=rows, life=life)
+    rows = [{**case._asdict(), "rounds": rounds} for case, rounds in found.items()]
+    publish("ray", text, known, rows=rows, lives=lives)
 
 
 if __name__ == "__main__":
