@@ -3,8 +3,9 @@
 `make bench-ray` starts a cluster of four nodes with two CPUs each on this machine and gives both
 the same trials, which report without training anything, so that what is measured is what a report
 and a trial cost. Then a study with POP, Fluid and sharing runs there, and is simulated from the
-trace it exports. Printed, and in `benchmarks/results/ray.md` and `.json`; `--quick` is a run of
-everything with the least of work, which writes nothing.
+trace it exports; and clusters of up to 1,000 slots are simulated. Printed, and in
+`benchmarks/results/ray.md` and `.json`; `--quick` is a run of everything with the least of work,
+which writes nothing.
 """
 
 from __future__ import annotations
@@ -24,20 +25,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import paceline as pl
 from benchmarks.local.work import Order, since_begun
 from benchmarks.page import ROOT, facts, markdown, provenance, publish, spread
+from benchmarks.table import numbers, trace
 from paceline.api.studies import export, replayed
-from paceline.core.decisions import AskForecast
+from paceline.core.decisions import AskForecast, Launch
 from paceline.core.events import CapacityChanged, Forecasted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from paceline.core.decisions import Step
+    from paceline.engines.sim.traces import Trace
 
 COMMAND = "make bench-ray"
 NODES, CPUS = 4, 2
 OURS, TUNE, REUSE = "Paceline", "Ray Tune", "Ray Tune, reuse_actors"
 # What is asked for: so many times Tune's reports, and trials, with actors reused.
 FASTER_REPORTS, FASTER_TRIALS, NEAR = 5.0, 3.0, 0.10
+
+# The simulated clusters: nodes, and what they are like.
+GROWTH, NODE_SLOTS, FETCH_S, HOURS = (1, 8, 32, 125), 8, 20.0, 2.0
 
 
 class Case(NamedTuple):
@@ -139,7 +145,7 @@ def lived(address: str, trials: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "life.jsonl.gz"
         export(result.log, path)
-        trace = pl.read_trace(path)
+        recorded = pl.read_trace(path)
     forecast_s = _forecast_s(result.log)
     simulated = pl.Simulation(
         source="life",
@@ -150,7 +156,7 @@ def lived(address: str, trials: int) -> dict[str, Any]:
         share=True,
         range=(0, 1),
         forecast_s=forecast_s,
-    ).run(trace=trace)
+    ).run(trace=recorded)
     began = next(s.event.at for s in result.log if isinstance(s.event, CapacityChanged))
     return {
         "trials": trials,
@@ -176,7 +182,35 @@ def _forecast_s(log: Sequence[Step]) -> float:
     return median(waited)
 
 
-def page(found: Found, lives: Sequence[dict[str, Any]]) -> str:
+def grown(nodes: int, table: Trace) -> dict[str, Any]:
+    """Simulate a cluster of so many nodes on which trials pause and go on, for some hours."""
+    steps: list[Step] = []
+    began = time.process_time()
+    result = pl.Simulation(
+        source="table",
+        policy="asha",
+        slots=nodes * NODE_SLOTS,
+        node_slots=NODE_SLOTS,
+        fetch_s=FETCH_S,
+        deadline_s=HOURS * 3600.0,
+    ).run(trace=table, remember=steps.extend)
+    cpu_s = time.process_time() - began
+    launches = [one for step in steps for one in step.decisions if isinstance(one, Launch)]
+    home = {launch.attempt: launch.slots[0] // NODE_SLOTS for launch in launches}
+    again = [launch for launch in launches if launch.source is not None]
+    near = sum(home[launch.source or 0] == home[launch.attempt] for launch in again)
+    return {
+        "nodes": nodes,
+        "slots": nodes * NODE_SLOTS,
+        "reports": result.reports,
+        "reports_per_cpu_s": result.reports / cpu_s,
+        "busy": result.busy_fraction,
+        "resumed": len(again),
+        "near": near,
+    }
+
+
+def page(found: Found, lives: Sequence[dict[str, Any]], growth: Sequence[dict[str, Any]]) -> str:
     """Return what was found, as a page."""
     lines = [
         ["trials x reports", "who", "reports/s", "trials/s", "ms a report", "ms a trial", "load"]
@@ -203,6 +237,7 @@ def page(found: Found, lives: Sequence[dict[str, Any]]) -> str:
         f"Median (least to most) of {len(lives)} rounds. The load is the machine's when a case "
         "began: others may work there too.\n\n"
         f"{markdown(lines)}\n\n{_ratios(found)}\n\n{_lives(lives)}"
+        f"\n\n{_growth(growth)}"
     )
 
 
@@ -244,6 +279,28 @@ def _lives(lives: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def _growth(growth: Sequence[dict[str, Any]]) -> str:
+    head = ["nodes", "slots", "reports", "a CPU second handles", "slots busy", "resumed near"]
+    lines = [
+        [
+            f"{row['nodes']:,}",
+            f"{row['slots']:,}",
+            f"{row['reports']:,}",
+            f"{row['reports_per_cpu_s']:,.0f}",
+            f"{row['busy']:.1%}",
+            f"{row['near']:,} of {row['resumed']:,}",
+        ]
+        for row in growth
+    ]
+    return (
+        f"Simulated: nodes of {NODE_SLOTS} slots for {HOURS:g} hours, epochs of about a minute, "
+        f"`asha`, which pauses and resumes; a checkpoint from another node costs "
+        f"{FETCH_S:g} s. How many reports a second of the driver's CPU handles, decisions "
+        f"included, and how many attempts went on where their checkpoint was saved:\n\n"
+        f"{markdown([head, *lines])}"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write; or be one side of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -272,13 +329,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lives.append(lived(cluster.address, 8 if options.quick else 64))
         print(lives[-1], file=sys.stderr, flush=True)
     cluster.shutdown()
+    table = trace(numbers(500) if options.quick else numbers())
+    growth = [grown(nodes, table) for nodes in (GROWTH[:1] if options.quick else GROWTH)]
     known = facts(COMMAND, time.perf_counter() - started)
-    text = f"{page(found, lives)}\n\n{provenance(known)}\n"
+    text = f"{page(found, lives, growth)}\n\n{provenance(known)}\n"
     if options.quick:
         print(text)
         return
     rows = [{**case._asdict(), "rounds": rounds} for case, rounds in found.items()]
-    publish("ray", text, known, rows=rows, lives=lives)
+    publish("ray", text, known, rows=rows, lives=lives, growth=growth)
 
 
 if __name__ == "__main__":

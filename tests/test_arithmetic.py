@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from build import Played, table
 from paceline.core.decisions import EndCause, Launch
-from paceline.core.events import Cause, Ended, Saved
+from paceline.core.errors import SpecError
+from paceline.core.events import CapacityChanged, Cause, Ended, Saved
 from paceline.core.speedup import SpeedUp, parse_speedup
 from paceline.core.values import Budget, Config, Status, Target
 from paceline.engines.sim.cluster import Faults
@@ -134,6 +137,38 @@ def test_a_slot_that_vanishes_delays_exactly_what_stood_on_it() -> None:
     assert ended == [(3.5, 1, Cause.LOST), (8.0, 0, Cause.FINISHED), (25.0, 2, Cause.FINISHED)]
     assert played.state.now == 8 + (20 - 3)
     assert played.state.trials[1].failures == 0
+
+
+def test_who_begins_on_another_node_waits_for_what_was_saved() -> None:
+    # Slot 1 vanishes at 3.5 s: what stood on it had saved epoch 3, and goes on on slot 0 at 8 s.
+    cluster = {"capacity": ((3.5, 1),), "save_every_s": 0.0, "restore_s": 0.5, "fetch_s": 2.0}
+    curves = table([[1.0] * 8, [1.0] * 20])
+    apart = Played(curves, slots=2, cluster={**cluster, "node_slots": 1}).run()
+    assert apart.of(CapacityChanged)[0].nodes == ("node-0", "node-1")
+    assert apart.state.now == 8 + 0.5 + 2.0 + (20 - 3)
+    together = Played(curves, slots=2, cluster={**cluster, "node_slots": 2}).run()
+    assert together.state.now == 8 + 0.5 + (20 - 3)
+
+
+def test_of_free_slots_the_one_on_the_node_that_saved_is_taken() -> None:
+    # Trial 0 has left slot 0 to trial 3, which has saved nothing when all slots go at 2.5 s. At 4 s
+    # all are free at once: trials 1 and 2 find theirs again, and trial 3 takes what is left.
+    cluster = {"capacity": ((2.5, 0), (4.0, 3)), "save_every_s": 0.0, "node_slots": 1}
+    curves = table([[1.0] * 2, [1.0] * 4, [1.0] * 4, [1.0] * 4])
+    played = Played(curves, slots=3, cluster={**cluster, "fetch_s": 1.0}).run()
+    slots = [(launch.trial, launch.slots) for launch in played.of(Launch)]
+    assert slots[:4] == [(0, (0,)), (1, (1,)), (2, (2,)), (3, (0,))]
+    assert slots[4:] == [(1, (1,)), (2, (2,)), (3, (0,))]
+    assert played.state.now == 4.0 + 4.0
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [({"node_slots": 0}, "give 1 or more"), ({"fetch_s": 1.0}, "give node_slots, too")],
+)
+def test_nodes_that_cannot_be_are_refused(given: dict[str, Any], word: str) -> None:
+    with pytest.raises(SpecError, match=word):
+        Played(table([[1.0]]), cluster=given).run()
 
 
 def test_lost_attempts_cost_no_retry() -> None:

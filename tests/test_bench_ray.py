@@ -20,7 +20,10 @@ def test_the_page_compares_what_did_the_same() -> None:
         "epochs_shared": 200,
         "identical": True,
     }
-    text = page(found, [life, {**life, "identical": False}])
+    row = {"reports_per_cpu_s": 30_000.0, "busy": 0.5, "resumed": 10, "near": 9}
+    growth = [{**row, "nodes": 125, "slots": 1000, "reports": 1_000_000}]
+    text = page(found, [life, {**life, "identical": False}], growth)
+    assert "| 125   | 1,000 | 1,000,000 | 30,000               | 50.0%      | 9 of 10 " in text
     assert "* 64 x 100: 17.5 times Ray Tune, reuse_actors (15.0 to 20.0)\n" in text
     assert "* 10 x 1" not in text
     assert (

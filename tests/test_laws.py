@@ -63,6 +63,7 @@ def studies(draw: st.DrawFn) -> dict[str, Any]:
             "setup_s": draw(st.sampled_from([0.0, 0.3])),
             "save_s": draw(st.sampled_from([0.0, 0.2])),
             "restore_s": draw(st.sampled_from([0.0, 0.1])),
+            **draw(st.sampled_from([{}, {"node_slots": 2}, {"node_slots": 1, "fetch_s": 0.2}])),
             "forecast_s": draw(st.sampled_from([0.0, 0.4, 2.5])),
             "proposal_s": draw(st.sampled_from([0.0, 0.7])),
             "save_every_s": draw(st.sampled_from([None, 0.0, 1.5])),

@@ -81,6 +81,9 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     setup_s: float | None = None
     save_s: float = 0.0
     restore_s: float = 0.0
+    # So many slots are one node, and beginning from what another node has saved costs that.
+    node_slots: int | None = None
+    fetch_s: float = 0.0
     forecast_s: float = 0.0
     # Save when this long has passed since the last save. None: every sixty times what a save
     # costs, where prefixes are shared or attempts may fail; else at stage ends alone.
@@ -372,6 +375,8 @@ def _cluster(options: Simulation) -> Cluster:
         setup_s=options.setup_s,
         save_s=options.save_s,
         restore_s=options.restore_s,
+        node_slots=options.node_slots,
+        fetch_s=options.fetch_s,
         forecast_s=options.forecast_s,
         save_every_s=_save_every_s(options),
         speed=parse_speedup(options.speedup, options.interference),

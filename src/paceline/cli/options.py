@@ -151,6 +151,8 @@ FLAGS = (
     Flag("--setup", "setup_s", duration, "Cost of a start; the trace's own if not given."),
     Flag("--save", "save_s", duration, "Cost of a save; 0 is the trace's own, if any."),
     Flag("--restore", "restore_s", duration, "Cost of loading one; 0 as above."),
+    Flag("--node-slots", "node_slots", int, "Slots of one node; all alike if not given."),
+    Flag("--fetch", "fetch_s", duration, "Cost of what another node has saved, with a restore."),
     Flag("--forecast", "forecast_s", duration, "Time that a forecast takes, beside training."),
     Flag("--save-every", "save_every_s", duration, "Save when the last save is so long ago."),
     Flag("--mean-life", "mean_life_s", duration, "Mean time until an attempt fails."),

@@ -1,6 +1,7 @@
 """Checkpoints that lie in storage: what they are called, what they take, whose they are.
 
-Where checkpoints are not collected it holds nothing: a checkpoint is then known to its node alone.
+Where checkpoints are not collected it holds no files: one is then known to its node of the plan
+alone. Which machine an attempt saved on is known where slots are on several.
 """
 
 from __future__ import annotations
@@ -19,16 +20,12 @@ Name: TypeAlias = "tuple[AttemptId, int]"
 
 
 class File(NamedTuple):
-    """A checkpoint: its size, its digest, whose path it lies on, how wide the attempt was, where.
-
-    Which node it was saved on is empty where all slots are alike.
-    """
+    """A checkpoint: its size, its digest, whose path it lies on, how wide the attempt was."""
 
     bytes: int
     digest: str
     trial: Trial
     width: float = 1.0
-    node: str = ""
 
 
 class Files:
@@ -37,6 +34,8 @@ class Files:
     def __init__(self) -> None:
         self.files: dict[Name, File] = {}
         self.bytes = 0
+        # The cluster's node on which an attempt has saved.
+        self.homes: dict[AttemptId, str] = {}
         # Trials some of whose checkpoints may have become superfluous.
         self.suspects: dict[int, Trial] = {}
         self._of: dict[int, list[Name]] = {}

@@ -253,9 +253,8 @@ def _home(trial: Trial, state: StudyState) -> str:
     """Return the node that saved what a trial starts from; empty: no slot is nearer to it."""
     if not state.slots.nodes:
         return ""
-    start, source, _ = stage_for(trial)
-    file = None if source is None else state.files.files.get((source, start))
-    return "" if file is None else file.node
+    source = stage_for(trial).source
+    return "" if source is None else state.files.homes.get(source, "")
 
 
 def _launch_of(

@@ -205,8 +205,9 @@ class StudyState:
         attempt = self.attempts.get(event.attempt)
         if attempt is None or not attempt.start <= event.epoch <= attempt.epoch:
             return
-        node = self.slots.nodes.get(attempt.slots[0], "")
-        file = File(event.bytes, event.digest, attempt.trial, attempt.width, node)
+        if self.slots.nodes:
+            self.files.homes[attempt.id] = self.slots.nodes.get(attempt.slots[0], "")
+        file = File(event.bytes, event.digest, attempt.trial, attempt.width)
         self.files.add((attempt.id, event.epoch), file, collect=self.spec.saves.collect)
         self._settle_save(attempt, event.epoch)
         self.paces.saved(event.seconds)

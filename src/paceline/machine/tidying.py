@@ -127,7 +127,7 @@ def beyond_budget(state: StudyState, *, over: bool = False) -> list[Name]:
 
 def slot_seconds(state: StudyState, name: Name, without: Collection[Name] = ()) -> float:
     """Return what it takes to train a checkpoint again from the one before it, as was measured."""
-    _, _, trial, width, _ = state.files.files[name]
+    _, _, trial, width = state.files.files[name]
     epoch = name[1]
     before = 0
     for node in way(trial.leaf):

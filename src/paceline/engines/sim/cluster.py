@@ -15,7 +15,7 @@ from paceline.core.rng import stream
 from paceline.core.speedup import SpeedUp
 
 if TYPE_CHECKING:
-    from paceline.core.values import AttemptId
+    from paceline.core.values import AttemptId, SlotId
 
 
 class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,6 +45,10 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     setup_s: float | None = None
     save_s: float = 0.0
     restore_s: float = 0.0
+    # So many neighbouring slots are a node; None: they are all alike. What it costs to begin on a
+    # node that did not write the checkpoint itself.
+    node_slots: int | None = None
+    fetch_s: float = 0.0
     # From asking for a forecast or a proposal to having it.
     forecast_s: float = 0.0
     proposal_s: float = 0.0
@@ -58,7 +62,11 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.slots < 1:
             raise SpecError(f"slots={self.slots} cannot train anything: give 1 or more.")
-        for name in ("setup_s", "save_s", "restore_s", "forecast_s", "proposal_s"):
+        if self.node_slots is not None and self.node_slots < 1:
+            raise SpecError(f"node_slots={self.node_slots} are no node: give 1 or more.")
+        if self.fetch_s and self.node_slots is None:
+            raise SpecError(f"fetch_s={self.fetch_s:g} is between nodes: give node_slots, too.")
+        for name in ("setup_s", "save_s", "restore_s", "fetch_s", "forecast_s", "proposal_s"):
             cost = getattr(self, name)
             if cost is not None and not (cost >= 0 and math.isfinite(cost)):
                 raise SpecError(f"{name}={cost!r} is no cost: give 0 or more seconds.")
@@ -68,3 +76,7 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"capacity={self.capacity!r} cannot be followed: give rising times and 0 or more "
                 "slots."
             )
+
+    def node_of(self, slot: SlotId) -> str:
+        """Return the node that a slot is on; empty: there are none."""
+        return "" if self.node_slots is None else f"node-{slot // self.node_slots}"

@@ -109,13 +109,15 @@ class SimEngine:
         self._configs: list[Config] = []
         self._lives: dict[AttemptId, _Life] = {}
         self._checkpoints: dict[tuple[AttemptId, int], object] = {}
+        # Where attempts that saved were, if it costs anything to begin elsewhere.
+        self._nodes: dict[AttemptId, str] = {}
         self._slots = list(range(cluster.slots))
         self._residents: dict[SlotId, list[_Life]] = {}
         # (when, number, what): numbers make ties first-in first-out. What: a life, or an event.
         self._heap: list[tuple[float, int, Any]] = []
         self._numbers = 0
         # What has happened at this instant and is not told yet.
-        self._told: deque[e.AnyEvent] = deque([e.CapacityChanged(at=0.0, slots=(*self._slots,))])
+        self._told: deque[e.AnyEvent] = deque([self._capacity()])
         # The life whose report or save was just told: it goes on when the answer is known.
         self._asking: _Life | None = None
         # Answers that a replayed log already has.
@@ -258,6 +260,8 @@ class SimEngine:
         life.phase = SAVED
         life.saved_at = self.now
         self._checkpoints[life.id, life.epoch] = life.state
+        if self._cluster.fetch_s:
+            self._nodes[life.id] = self._cluster.node_of(life.slots[0])
         return e.Saved(at=self.now, attempt=life.id, epoch=life.epoch, seconds=self._cluster.save_s)
 
     def _gone(self, life: _Life, cause: e.Cause, note: str = "") -> e.Ended:
@@ -296,8 +300,10 @@ class SimEngine:
         delay = cluster.setup_s
         if delay is None:
             delay = self._workload.setup_s(state) or 0.0
-        if decision.start:
+        if decision.source is not None:
             delay += cluster.restore_s
+            if self._nodes.get(decision.source, "") != cluster.node_of(decision.slots[0]):
+                delay += cluster.fetch_s
         life = _Life(decision, config, state)
         life.saved_at = self.now + delay  # what is not trained yet cannot be lost
         life_s = cluster.faults.life_of(life.id)
@@ -363,10 +369,14 @@ class SimEngine:
         fresh = max(self._slots, default=-1) + 1
         more = range(fresh, fresh + count - len(self._slots))
         self._slots = [*self._slots[:count], *more]
-        self._told.append(e.CapacityChanged(at=self.now, slots=(*self._slots,)))
+        self._told.append(self._capacity())
         for life in list(self._lives.values()):
             if not set(life.slots).isdisjoint(gone):
                 self._told.append(self._gone(life, e.Cause.LOST, "its slot is gone"))
+
+    def _capacity(self) -> e.CapacityChanged:
+        nodes = tuple(filter(None, map(self._cluster.node_of, self._slots)))
+        return e.CapacityChanged(at=self.now, slots=(*self._slots,), nodes=nodes)
 
     def _repace(self, slot: SlotId) -> None:
         """Let those who share a slot go at the speed that their number allows."""
