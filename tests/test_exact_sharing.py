@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from sklearn import linear_model
 
 import paceline as pl
 from cli_kit import log_of
 from paceline.core.decisions import Launch
 from paceline.machine.sharing import sharing_of
-from test_exact_resume import images, linear_model, same, shuffled, torch
+from test_exact_resume import images, same, shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
