@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.allocation_picture import Past, draw
 from benchmarks.page import RESULTS, ROOT, facts, markdown, provenance, publish
-from paceline.api.simulation import Simulation, trace_of
+from paceline.api.simulation import Simulation
+from paceline.api.sources import trace_of
 from paceline.core.rng import stream
 from paceline.core.speedup import parse_speedup
 from paceline.engines.sim.traces import Header, Run, Trace, write_trace

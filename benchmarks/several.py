@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import paceline as pl
 from benchmarks.page import facts, markdown, provenance, publish
-from benchmarks.stages import COSTS, SLOTS, SPACES, TUNERS, traced
+from benchmarks.stages import COSTS, SAVED, SLOTS, SPACES, TUNERS, saved, traced
 from paceline.api.simulation import Simulation
 from paceline.machine.sharing import sharing_of
 
@@ -196,11 +196,7 @@ def _page(
             "space",
             "studies at once",
             "slot-hours: nothing shared, own plans, one plan",
-            "saved",
-            "limit",
-            "above it",
-            "end to end",
-            "sooner",
+            *SAVED,
         ]
     ]
     lines += [
@@ -209,11 +205,7 @@ def _page(
             row["studies"],
             f"{row['slot_h_apart']:.1f}, {row['slot_h_own_plans']:.1f}, "
             f"{row['slot_h_together']:.1f}",
-            f"{row['slot_h_apart'] / row['slot_h_together']:.2f}x",
-            f"{row['merge_rate']:.2f}x",
-            f"{row['above_limit'] - 1:.1%}",
-            f"{row['hours_apart']:.2f} h to {row['hours_together']:.2f} h",
-            f"{row['hours_apart'] / row['hours_together']:.2f}x",
+            *saved(row),
         ]
         for row in rows
     ]

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from paceline.machine.machine import Brains
 
+# Several processes run tests beside each other: a BLAS in each that spins on every core makes small
+# fits ten times as slow.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile(
     "ci", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -68,7 +68,6 @@ class Nodes:
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[Nodes]:
     """Give a cluster of two nodes with two CPUs each."""
-    pytest.importorskip("ray", reason="Ray is not installed")
     nodes = Nodes()
     nodes.add(num_cpus=2)
     yield nodes

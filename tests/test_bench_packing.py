@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-pytest.importorskip("torch")
-
 from benchmarks.packing import Where, measured, page, starved, table
 
 

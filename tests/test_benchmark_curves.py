@@ -78,7 +78,6 @@ def test_the_page_has_every_model_and_family(capsys: pytest.CaptureFixture[str])
     assert FAMILY in text
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_published_answers_are_kept_and_read_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -274,8 +274,9 @@ def slow(*values: object) -> ParameterSet:
     [
         *((seed, "sqlite") for seed in range(3)),
         *(slow(seed, "sqlite") for seed in range(3, 60)),
-        (1, "postgres"),
-        *(slow(seed, "postgres") for seed in range(2, 20)),
+        # The kind of study that the others of every run leave out.
+        (4, "postgres"),
+        *(slow(seed, "postgres") for seed in range(20) if seed != 4),
     ],
 )
 def test_a_study_goes_on_after_ten_deaths_at_random(

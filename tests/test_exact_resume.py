@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
+from sklearn import linear_model, neural_network
 
 from paceline.core import events as e
 from paceline.testing.hand import Advising, Hand, opened
@@ -20,9 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-torch = pytest.importorskip("torch")
-linear_model = pytest.importorskip("sklearn.linear_model")
-neural_network = pytest.importorskip("sklearn.neural_network")
 
 # Torch loads as much again as itself when a process makes its first optimizer: here it does so in
 # the nursery, once, rather than in each of its workers.

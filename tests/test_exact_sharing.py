@@ -6,15 +6,18 @@ and batch size, every loss and every final weight.
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from sklearn import linear_model
 
 import paceline as pl
 from cli_kit import log_of
 from paceline.core.decisions import Launch
 from paceline.machine.sharing import sharing_of
-from test_exact_resume import images, linear_model, same, shuffled, torch
+from test_exact_resume import images, same, shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -122,15 +125,35 @@ def test_who_shares_ends_as_who_trains_alone(train: Callable[[Any], None], tmp_p
     assert len(different) == 24, "some schedules train the same, so that too little is shown"
 
 
-@pytest.mark.slow
-def test_who_goes_on_from_another_study_ends_as_who_trains_alone(tmp_path: Path) -> None:
+def descent() -> Callable[[Any], None]:
+    """Return a function that goes to its workers whole, so that they need nothing of this file."""
+
+    def train(trial: Any) -> None:  # noqa: ANN401
+        weights, losses = trial.keep(weights=[1.0, -1.0], losses=[])
+        for epoch in trial.epochs():
+            for step in range(48 // trial["batch"]):
+                at = step * trial["batch"] / 48
+                slopes = [weight + random.gauss(0.0, 0.1) for weight in weights]
+                for place, slope in enumerate(slopes):
+                    weights[place] -= trial.value("lr", at) * trial.value("momentum", at) * slope
+            losses.append(sum(weight * weight for weight in weights))
+            trial.report(epoch=epoch)
+
+    return train
+
+
+@pytest.mark.parametrize("train", [descent(), pytest.param(with_torch, marks=pytest.mark.slow)])
+def test_who_goes_on_from_another_study_ends_as_who_trains_alone(
+    train: Callable[[Any], None], tmp_path: Path
+) -> None:
     store = f"sqlite:///{tmp_path / 'studies.db'}"
     # Half of the second study's paths are the first one's, half leave those after epoch 3.
-    half = [schedule for schedule in SCHEDULES[:8] if schedule["batch"] == 16]
-    trained(with_torch, store, "first", half, share=True)
-    found, ends = trained(with_torch, store, "second", SCHEDULES[:8], share=True)
-    _, singles = trained(with_torch, store, "apart", SCHEDULES[:8], share=False)
-    assert found.adopted == {"first": 4}
+    four = SCHEDULES[:8:2]
+    half = [schedule for schedule in four if schedule["batch"] == 16]
+    trained(train, store, "first", half, share=True)
+    found, ends = trained(train, store, "second", four, share=True)
+    _, singles = trained(train, store, "apart", four, share=False)
+    assert found.adopted == {"first": 2}
     assert found.epochs_trained < found.epochs_needed
     launches = [
         entry
@@ -141,3 +164,4 @@ def test_who_goes_on_from_another_study_ends_as_who_trains_alone(tmp_path: Path)
     assert any(launch.source is not None and launch.source < 0 for launch in launches)
     for number, (end, single) in enumerate(zip(ends, singles, strict=True)):
         assert same(end, single), f"trial {number} ends otherwise where it was taken over"
+    assert len({tuple(end["losses"]) for end in ends}) == 4

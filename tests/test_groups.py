@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import paceline as pl
 from build import Played, table
 from cli_kit import Here
+from paceline.api.brains import brains_of
 from paceline.api.parts import names, parse_part
 from paceline.api.searching import Search, as_one
-from paceline.api.simulation import Simulation, brains_of, simulation_of
+from paceline.api.simulation import Simulation, simulation_of
 from paceline.api.studies import NewStudy, StudyPage, folded, replayed
 from paceline.core import decisions as d
 from paceline.core import events as e

@@ -13,8 +13,8 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState
 
 import paceline as pl
+from paceline.api.brains import brains_of
 from paceline.api.parts import build
-from paceline.api.simulation import brains_of
 from paceline.core.decisions import AskProposal
 from paceline.core.events import Opened, Proposed, Reported
 from paceline.core.ports import Outcome

@@ -6,17 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
+from training.pfn import tokens
+from training.pfn.export import parity
+from training.pfn.model import Network
+from training.pfn.prior import sample
+from training.pfn.train import loss_of, task_of, train
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("onnx")
-
-from training.pfn import tokens  # noqa: E402
-from training.pfn.export import parity  # noqa: E402
-from training.pfn.model import Network  # noqa: E402
-from training.pfn.prior import sample  # noqa: E402
-from training.pfn.train import loss_of, task_of, train  # noqa: E402
-
-from paceline.curves import encoding  # noqa: E402
+from paceline.curves import encoding
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -44,10 +44,6 @@ __all__ = ["nodes"]
 pytestmark = pytest.mark.xdist_group("ray")
 
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("s3")) as server:

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ray import tune
 
 import paceline as pl
 from paceline.core.errors import SpecError
+from paceline.integrations import ray_tune
 from ray_kit import unmeasured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-tune = pytest.importorskip("ray.tune", reason="needs Ray Tune")
-
-from paceline.integrations import ray_tune  # noqa: E402
 
 
 def stays(config: dict[str, Any]) -> None:
@@ -42,7 +40,7 @@ def stays(config: dict[str, Any]) -> None:
         )
 
 
-class Steps(tune.Trainable):  # type: ignore[misc, name-defined]
+class Steps(tune.Trainable):  # type: ignore[misc]
     """The same as a class, which counts its steps by Tune's own count."""
 
     def setup(self, config: dict[str, Any]) -> None:

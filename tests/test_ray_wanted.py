@@ -64,6 +64,5 @@ def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense"])
 def test_a_cluster_that_does_not_answer_is_told_at_once(address: str) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed")
     with pytest.raises(pl.SpecError, match="start one with `ray start --head`"):
         connected(pl.Ray(address=address))

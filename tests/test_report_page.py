@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 from build import Played, table
 from paceline.api.simulation import Simulation
@@ -31,11 +32,10 @@ SCREENS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium, as it is installed on this machine."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip(f"no browser is installed: none of {', '.join(BROWSERS)} is on the path")
-    with sync_api.sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield chromium
         chromium.close()

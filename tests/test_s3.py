@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
     from paceline.core.ports import Storage
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:

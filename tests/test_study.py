@@ -146,7 +146,7 @@ def test_a_result_is_drawn_and_reported(tmp_path: Path) -> None:
 
 
 def test_a_result_is_a_dataframe() -> None:
-    frame = pytest.importorskip("pandas") and pl.tune(learns, **options(trials=3)).dataframe()
+    frame = pl.tune(learns, **options(trials=3)).dataframe()
     assert list(frame["trial"]) == [0, 1, 2]
     assert {"status", "value", "epoch", "seconds", "config.lr", "config.width"} <= set(frame)
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from msgspec.structs import replace
 
 import paceline as pl
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from paceline.core.values import TrialId
     from paceline.core.views import StudyView, TrialView
 
-torch = pytest.importorskip("torch")
 wide: Any = pl.integrations.torch
 
 # As in test_exact_resume: in the nursery, once, rather than in each of its workers.

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from paceline.api.simulation import SimResult, Simulation, trace_of
+from paceline.api.simulation import SimResult, Simulation
+from paceline.api.sources import trace_of
 from paceline.api.together import on_all_cores
 from paceline.core.errors import SpecError
 from paceline.plots.courses import Course, Follower, Raced

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from msgspec.structs import replace
 
+from paceline.api.brains import brains_of
 from paceline.api.interrupts import Interrupts
 from paceline.api.kin import kin_of, taken_over, warn_of_change
 from paceline.api.needs import needs_of
@@ -25,7 +26,6 @@ from paceline.api.parts import build
 from paceline.api.places import Places
 from paceline.api.recalling import recalled
 from paceline.api.results import Result
-from paceline.api.simulation import brains_of
 from paceline.core.decisions import EndCause
 from paceline.core.errors import (
     CheckpointError,

@@ -11,12 +11,15 @@ import inspect
 import re
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import msgspec
 
 from paceline.core.errors import SpecError, unknown
-from paceline.core.values import Part, Value
+from paceline.core.values import Config, Part, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Kind = Literal["policy", "generator", "allocator", "curve model"]
 
@@ -131,14 +134,7 @@ def build(kind: Kind, part: Part) -> Any:  # noqa: ANN401 - the caller knows the
         for name, parameter in inspect.signature(made).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    given = {}
-    for name, value in part.params.items():
-        if name not in known:
-            raise unknown(f"parameter of {kind} {part.name!r}:", name, known)
-        try:
-            given[name] = msgspec.convert(value, known[name])
-        except msgspec.ValidationError as error:
-            raise SpecError(f"{kind} {part.name!r}: {name}={value!r}: {error}.") from None
+    given = converted(f"{kind} {part.name!r}", part.params, known)
     missing = [
         name
         for name, parameter in inspect.signature(made).parameters.items()
@@ -147,6 +143,19 @@ def build(kind: Kind, part: Part) -> Any:  # noqa: ANN401 - the caller knows the
     if missing:
         raise SpecError(f"{kind} {part.name!r} needs a value for {', '.join(missing)}.")
     return made(**given)
+
+
+def converted(whose: str, given: Mapping[str, Value], known: Mapping[str, Any]) -> Config:
+    """Return parameters as what they are known to be; each wrong one is a SpecError."""
+    found: Config = {}
+    for name, value in given.items():
+        if name not in known:
+            raise unknown(f"parameter of {whose}:", name, known)
+        try:
+            found[name] = msgspec.convert(value, known[name])
+        except msgspec.ValidationError as error:
+            raise SpecError(f"{whose}: {name}={value!r}: {error}.") from None
+    return found
 
 
 def _as_written(part: Part) -> str:

@@ -9,19 +9,21 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_type_hints
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from paceline.api.brains import brains_of
 from paceline.api.needs import needs_of
 from paceline.api.parts import build, joined, parse_part
 from paceline.api.remembering import Remembering
 from paceline.api.searching import Search, as_one, group_of
 from paceline.api.shipped import trace_named
+from paceline.api.sources import synthetic_of
 from paceline.core.decisions import EndCause, Step
-from paceline.core.errors import LogError, SpecError, unknown
+from paceline.core.errors import LogError, SpecError
 from paceline.core.events import FORMAT, Opened
 from paceline.core.rng import shuffled, stream
 from paceline.core.speedup import parse_speedup
@@ -32,15 +34,15 @@ from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.engines.sim.engine import SimEngine
 from paceline.engines.sim.oracle import Oracle
 from paceline.engines.sim.recorded import Recorded
-from paceline.engines.sim.synthetic import Synthetic, synthetic
-from paceline.machine.fitting import Asked, Told
-from paceline.machine.machine import Brains, Machine
+from paceline.machine.fitting import Asked
+from paceline.machine.machine import Machine
 from paceline.plan.saving import SAVE_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from paceline.core.ports import CurveModel, Workload
+    from paceline.engines.sim.synthetic import Synthetic
     from paceline.engines.sim.traces import Header, Trace
     from paceline.machine.state import StudyState
 
@@ -172,11 +174,6 @@ class SimResult(Struct, frozen=True, kw_only=True):
     wall_s: float
 
 
-def trace_of(source: str) -> Trace | None:
-    """Return the trace that a source names; None where it is a synthetic workload."""
-    return None if _synthetic(source, 0) is not None else trace_named(source)
-
-
 def simulation_of(log: Sequence[Step]) -> Simulation:
     """Return the simulation that wrote this log."""
     event = log[0].event if log else None
@@ -188,18 +185,6 @@ def simulation_of(log: Sequence[Step]) -> Simulation:
         raise LogError(
             f"this study was simulated with options this version does not know: {error}."
         ) from None
-
-
-def brains_of(
-    spec: StudySpec, generators: Sequence[Part] = (), needs: Asked | Told | None = None
-) -> Brains:
-    """Return the brains a spec names; generators may be given with more than a log can hold."""
-    given = generators or [study.generator for study in spec.studies]
-    (policy, generator), *others = [
-        (build("policy", study.policy), build("generator", part))
-        for study, part in zip(spec.studies, given, strict=True)
-    ]
-    return Brains(policy, generator, build("allocator", spec.allocator), tuple(others), needs)
 
 
 def _spec_of(log: Sequence[Step]) -> StudySpec:
@@ -220,7 +205,7 @@ class _Simulator:
 
     def __init__(self, options: Simulation, name: str, trace: Trace | None) -> None:
         self._options = options
-        made = None if trace is not None else _synthetic(options.source, options.seed)
+        made = None if trace is not None else synthetic_of(options.source, options.seed)
         workload: Workload
         if made is not None:
             workload, generator = made, _generator(options, made)
@@ -302,25 +287,6 @@ def _curves(spec: StudySpec, workload: Workload) -> CurveModel:
     if spec.curves == Part("oracle"):
         return Oracle(workload, spec.sign)
     return Remembering(build("curve model", spec.curves), str(spec.curves))
-
-
-def _synthetic(source: str, seed: int) -> Synthetic | None:
-    name, colon, _ = source.partition(":")
-    made = synthetic(name, {}, seed)
-    # Parameters are read only after a name that is known: a file's path may hold a colon too.
-    if made is None or not colon:
-        return made
-    hints = get_type_hints(type(made).__init__)
-    known = {param: hint for param, hint in hints.items() if param not in ("seed", "return")}
-    params: Config = {}
-    for param, value in parse_part(source).params.items():
-        if param not in known:
-            raise unknown(f"parameter of {name!r}:", param, known)
-        try:
-            params[param] = msgspec.convert(value, known[param])
-        except msgspec.ValidationError as error:
-            raise SpecError(f"workload {name!r}: {param}={value!r}: {error}.") from None
-    return synthetic(name, params, seed)
 
 
 def _both(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from paceline.api.brains import brains_of
 from paceline.api.measuring import measured
-from paceline.api.simulation import brains_of
 from paceline.core.errors import LogError, SpecError, StoreError
 from paceline.core.events import Opened
 from paceline.core.values import NO_LOSS, Config

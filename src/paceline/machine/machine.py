@@ -17,6 +17,7 @@ from paceline.core import events as e
 from paceline.core.decisions import Step
 from paceline.core.ports import Allocator, Fork, Generator, Policy, sees_nothing
 from paceline.core.values import Status
+from paceline.machine.budgets import reached, spent
 from paceline.machine.ending import end, number_of
 from paceline.machine.filling import Filler, dispensable
 from paceline.machine.fitting import Asked, Told, beyond
@@ -251,8 +252,13 @@ class Machine:
     def _news(self, trial: Trial) -> None:
         """React to one more epoch seen: the target, then the policy."""
         view = self._view(trial)
-        if view.end is None and (view.spec.budget.target is None or not self._reached(trial, view)):
+        if view.end is not None:
+            return
+        why = None if view.spec.budget.target is None else reached(trial, view)
+        if why is None:
             self._judge(trial, view)
+        else:
+            end(self, view, d.EndCause.TARGET, why)
 
     def _view(self, trial: Trial) -> StudyState | Group:
         """Return the study that the trial belongs to: its group, where there are several."""
@@ -308,29 +314,6 @@ class Machine:
         )
         self.credit(child)
 
-    def _reached(self, trial: Trial, view: StudyState | Group) -> bool:
-        spec = view.spec
-        target = spec.budget.target
-        if target is None or trial.epoch < target.over:
-            return False
-        recent = (trial.loss,) if target.over == 1 else trial.losses[-target.over :]
-        loss = sum(recent) / target.over
-        if loss > spec.sign * target.value:
-            return False
-        mean = f", mean of the last {target.over} reports," if target.over > 1 else ""
-        # Whoever is there before having learned anything was never looking for this.
-        doubt = "; even the first report is past it: check its sign, and mode" * (
-            view.reports == target.over
-        )
-        end(
-            self,
-            view,
-            d.EndCause.TARGET,
-            f"trial {trial.id} reached {spec.metric} {spec.sign * loss:.6g}{mean} at epoch "
-            f"{trial.epoch}: the target is {target.value:.6g}{doubt}",
-        )
-        return True
-
     # Orders, and the end
 
     def _amend(self) -> None:
@@ -371,17 +354,10 @@ class Machine:
 
     def _spent(self) -> bool:
         """End the study if its time or its slot time is used up."""
-        state = self.state
-        deadline = state.deadline_s
-        if deadline is not None and state.now >= deadline:
-            end(self, state, d.EndCause.DEADLINE, f"the deadline of {deadline:g} s has come")
-            return True
-        limit = state.spec.budget.slot_seconds
-        # Sums of many floats: what is used up but for a billionth is used up.
-        if limit is not None and state.slot_seconds >= limit * (1 - 1e-9):
-            end(self, state, d.EndCause.SLOT_SECONDS, f"{limit:g} slot-seconds are used up")
-            return True
-        return False
+        found = spent(self.state)
+        if found is not None:
+            end(self, self.state, *found)
+        return found is not None
 
 
 def _reason(before: int, after: int) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import os
 from importlib.metadata import version
 from pathlib import Path
 from string import Template
@@ -24,6 +23,7 @@ from paceline.plots.chronicle import chronicle_of
 from paceline.plots.figures import FIGURES
 from paceline.plots.look import CONFIG
 from paceline.plots.table import table_of
+from paceline.worker.appearing import appearing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,13 +54,11 @@ def write_report(
     """
     path = Path(path)
     text = report_html(steps, store=store, again=again)
-    # Whole or not at all: somebody may be looking at the one from before.
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
+        # Somebody may be looking at the one from before.
+        with appearing(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise SpecError(f"{path} cannot be written: {error.strerror or error}.") from None
     return path
 

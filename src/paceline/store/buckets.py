@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -16,12 +17,10 @@ import fsspec
 
 from paceline.core.errors import CheckpointError, SpecError
 from paceline.core.ports import Stored
+from paceline.worker.appearing import PART, appearing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-# How a key ends whose bytes are still on their way: no checkpoint is called so.
-_PART = ".part"
 
 
 class Bucket:
@@ -54,7 +53,7 @@ class Bucket:
         return self._url
 
     def put(self, name: str, path: str) -> None:
-        part = self._key(f".{name}.{uuid4().hex}{_PART}")
+        part = self._key(f".{name}.{uuid4().hex}{PART}")
         with self._complaining(f"checkpoint {name} cannot be written to"):
             try:
                 self._files.put_file(path, part)
@@ -69,15 +68,11 @@ class Bucket:
                 raise
 
     def get(self, name: str, path: str) -> None:
-        part = f"{path}.{uuid4().hex}{_PART}"
-        with self._complaining(f"checkpoint {name} cannot be read from"):
-            try:
-                self._files.get_file(self._key(name), part)
-                os.replace(part, path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(part)
-                raise
+        with (
+            self._complaining(f"checkpoint {name} cannot be read from"),
+            appearing(Path(path)) as part,
+        ):
+            self._files.get_file(self._key(name), str(part))
 
     def delete(self, name: str) -> None:
         with (

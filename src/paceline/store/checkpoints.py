@@ -10,7 +10,6 @@ elsewhere calls `get(name, file)` and checks the digest as it reads. A Drop is a
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -20,12 +19,10 @@ from uuid import uuid4
 
 from paceline.core.errors import CheckpointError, SpecError
 from paceline.core.ports import Stored
+from paceline.worker.appearing import appearing
 
 if TYPE_CHECKING:
     from paceline.core.ports import Storage
-
-# How a name that is being written begins and ends: no checkpoint is called so.
-PART = ".part"
 
 
 def open_storage(url: str) -> Storage:
@@ -93,17 +90,10 @@ class Folder:
 
 
 def _copy(source: Path, target: Path) -> None:
-    part = target.with_name(f".{target.name}.{uuid4().hex}{PART}")
-    try:
-        with open(source, "rb") as one, open(part, "wb") as other:
-            shutil.copyfileobj(one, other, 2**20)
-            other.flush()
-            os.fsync(other.fileno())
-        os.replace(part, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
+    with open(source, "rb") as one, appearing(target) as part, open(part, "wb") as other:
+        shutil.copyfileobj(one, other, 2**20)
+        other.flush()
+        os.fsync(other.fileno())
 
 
 def _cannot(name: str, done: str, url: str, error: OSError) -> str:

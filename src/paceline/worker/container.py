@@ -7,7 +7,6 @@ code: whatever a file holds, the worst it can be is wrong, and its digest says s
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import sys
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from paceline.core.errors import CheckpointError
+from paceline.worker.appearing import appearing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,30 +36,22 @@ def write(path: Path, values: dict[str, Any]) -> tuple[int, str]:
     header = msgspec.json.encode(packer.pack(values, ""))
     digest = blake2b(digest_size=16)
     size = 0
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with open(part, "wb") as file:
+    with appearing(path) as part, open(part, "wb") as file:
 
-            def put(data: Any) -> None:  # noqa: ANN401 - bytes or a memory view
-                nonlocal size
-                digest.update(data)
-                file.write(data)
-                size += len(data)
+        def put(data: Any) -> None:  # noqa: ANN401 - bytes or a memory view
+            nonlocal size
+            digest.update(data)
+            file.write(data)
+            size += len(data)
 
-            put(MAGIC)
-            put(len(header).to_bytes(8, "little"))
-            put(header)
-            for buffer in packer.buffers:
-                put(bytes(-size % _ALIGN))
-                put(buffer)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        # A full disk, or the end of this attempt: what is not whole is of no use to anybody.
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
+        put(MAGIC)
+        put(len(header).to_bytes(8, "little"))
+        put(header)
+        for buffer in packer.buffers:
+            put(bytes(-size % _ALIGN))
+            put(buffer)
+        file.flush()
+        os.fsync(file.fileno())
     _sync_folder(path.parent)
     return size, digest.hexdigest()
 

@@ -1,6 +1,6 @@
 """A cluster that exists only in arithmetic: the same decisions always meet the same facts.
 
-Knows virtual time and what each attempt is doing. The only clock is the heap of what is due next;
+Knows virtual time and what becomes due for whom. The only clock is the heap of what is due next;
 what happens at one instant is told in the order in which it became due.
 """
 
@@ -16,8 +16,8 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import LogError
 from paceline.core.ports import Crash
-from paceline.plan.saving import due, likely_branches
-from paceline.plan.settings import constant, setting_at
+from paceline.engines.sim.lives import GONE, REPORTED, SAVED, SAVING, TRAINING, Life
+from paceline.plan.settings import setting_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,73 +26,6 @@ if TYPE_CHECKING:
     from paceline.core.ports import Adviser, Workload
     from paceline.core.values import AttemptId, Config, SlotId
     from paceline.engines.sim.cluster import Cluster
-
-# What a life is doing. Plain numbers: they are compared at every epoch of every attempt.
-TRAINING, REPORTED, SAVING, SAVED, GONE = range(5)
-
-
-class _Life:
-    """One attempt: what it does now, and when that is done."""
-
-    __slots__ = (
-        "began",
-        "branches",
-        "config",
-        "constant",
-        "epoch",
-        "fails_at",
-        "goal",
-        "id",
-        "last",
-        "outcome",
-        "phase",
-        "rate",
-        "save_at",
-        "saved_at",
-        "since",
-        "slots",
-        "state",
-        "ticket",
-        "version",
-        "width",
-        "work",
-    )
-
-    def __init__(self, launch: d.Launch, config: Config, state: object) -> None:
-        self.id = launch.attempt
-        self.state = state
-        self.epoch = launch.start
-        self.goal = launch.goal
-        self.save_at = launch.save_at
-        self.slots = launch.slots
-        self.width = launch.width
-        self.version = 0
-        self.phase = TRAINING
-        # Which entry of the heap is this life's; -1 while it waits for nothing.
-        self.ticket = -1
-        # What is being done takes so much work, since then, at this rate.
-        self.work = 0.0
-        self.since = 0.0
-        self.rate = 1.0
-        # When the epoch began, and when the last save was.
-        self.began = 0.0
-        self.saved_at = 0.0
-        self.fails_at: float | None = None
-        self.outcome: Any = None
-        # The training function has returned.
-        self.last = False
-        self.follow(config)
-
-    def follow(self, config: Config) -> None:
-        self.config = config
-        self.constant = constant(config)
-        self.branches: Sequence[int] | None = None
-
-    def due(self, every: float, now: float) -> bool:
-        """Say whether to save for safety's sake."""
-        if self.branches is None:
-            self.branches = likely_branches(self.config, max(self.goal, self.epoch))
-        return due(now - self.saved_at, every, self.epoch, now - self.began, self.branches)
 
 
 class SimEngine:
@@ -107,19 +40,19 @@ class SimEngine:
         self.now = 0.0
         self._applied = -1
         self._configs: list[Config] = []
-        self._lives: dict[AttemptId, _Life] = {}
+        self._lives: dict[AttemptId, Life] = {}
         self._checkpoints: dict[tuple[AttemptId, int], object] = {}
         # Where attempts that saved were, if it costs anything to begin elsewhere.
         self._nodes: dict[AttemptId, str] = {}
         self._slots = list(range(cluster.slots))
-        self._residents: dict[SlotId, list[_Life]] = {}
+        self._residents: dict[SlotId, list[Life]] = {}
         # (when, number, what): numbers make ties first-in first-out. What: a life, or an event.
         self._heap: list[tuple[float, int, Any]] = []
         self._numbers = 0
         # What has happened at this instant and is not told yet.
         self._told: deque[e.AnyEvent] = deque([self._capacity()])
         # The life whose report or save was just told: it goes on when the answer is known.
-        self._asking: _Life | None = None
+        self._asking: Life | None = None
         # Answers that a replayed log already has.
         self._answers: dict[object, e.AnyEvent] = {}
         for at, count in cluster.capacity:
@@ -138,7 +71,7 @@ class SimEngine:
         heap = self._heap
         while heap:
             at, number, what = heappop(heap)
-            if type(what) is _Life:
+            if type(what) is Life:
                 if what.ticket != number:
                     continue
                 what.ticket = -1
@@ -189,7 +122,7 @@ class SimEngine:
 
     # Time passing
 
-    def _fire(self, life: _Life) -> e.AnyEvent:
+    def _fire(self, life: Life) -> e.AnyEvent:
         """Tell what has become due for a life."""
         outcome = life.outcome
         if life.fails_at is not None and self.now >= life.fails_at:
@@ -215,7 +148,7 @@ class SimEngine:
         cause = e.Cause.FINISHED if outcome.over else e.Cause.FAILED
         return self._gone(life, cause, outcome.note)
 
-    def _proceed(self, life: _Life) -> None:
+    def _proceed(self, life: Life) -> None:
         """Go on after a report or a save, now that its consequences are known."""
         if life.phase == GONE:
             return
@@ -236,7 +169,7 @@ class SimEngine:
         else:
             self._train(life, 0.0)
 
-    def _train(self, life: _Life, delay: float) -> None:
+    def _train(self, life: Life, delay: float) -> None:
         """Begin the next epoch, after what must come before it."""
         setting = life.config if life.constant else setting_at(life.config, life.epoch)
         outcome = self._workload.advance(life.state, setting)
@@ -246,7 +179,7 @@ class SimEngine:
         # Starting is not sped up by more slots.
         self._schedule(life, delay * max(life.rate, 1.0) + outcome.seconds)
 
-    def _schedule(self, life: _Life, work: float) -> None:
+    def _schedule(self, life: Life, work: float) -> None:
         life.work = work
         life.since = now = self.now
         due = now + (work if life.rate == 1.0 else work / life.rate)
@@ -256,7 +189,7 @@ class SimEngine:
         self._numbers = number + 1
         heappush(self._heap, (due, number, life))
 
-    def _saved(self, life: _Life) -> e.Saved:
+    def _saved(self, life: Life) -> e.Saved:
         life.phase = SAVED
         life.saved_at = self.now
         self._checkpoints[life.id, life.epoch] = life.state
@@ -264,7 +197,7 @@ class SimEngine:
             self._nodes[life.id] = self._cluster.node_of(life.slots[0])
         return e.Saved(at=self.now, attempt=life.id, epoch=life.epoch, seconds=self._cluster.save_s)
 
-    def _gone(self, life: _Life, cause: e.Cause, note: str = "") -> e.Ended:
+    def _gone(self, life: Life, cause: e.Cause, note: str = "") -> e.Ended:
         life.phase = GONE
         life.ticket = -1
         del self._lives[life.id]
@@ -304,7 +237,7 @@ class SimEngine:
             delay += cluster.restore_s
             if self._nodes.get(decision.source, "") != cluster.node_of(decision.slots[0]):
                 delay += cluster.fetch_s
-        life = _Life(decision, config, state)
+        life = Life(decision, config, state)
         life.saved_at = self.now + delay  # what is not trained yet cannot be lost
         life_s = cluster.faults.life_of(life.id)
         life.fails_at = None if life_s is None else self.now + life_s
