@@ -37,7 +37,7 @@ def gang(trial: Trial) -> Iterator[Gang]:
         return
     distributed.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"file://{trial.meeting}",
+        init_method=f"tcp://{trial.meeting()}",
         rank=trial.rank,
         world_size=trial.size,
     )

@@ -269,7 +269,8 @@ class LocalEngine:
             self._transit.arrived(answer)
             if isinstance(answer, Brought) and answer.attempt in self._staff.lives:
                 for member in self._staff.lives[answer.attempt].members:
-                    member.channel.send(c.Fetched(note=answer.note))
+                    if self._transit.here(member):
+                        member.channel.send(c.Fetched(note=answer.note))
         elif isinstance(answer, e.Forecasted | e.Proposed):
             self._told.append(replace(answer, at=self._clock.strike()))
 
@@ -326,11 +327,10 @@ class LocalEngine:
         log = self._shelf.log(decision.attempt)
         life = self._staff.hire(decision, begins, log)
         source = None if decision.source is None else (decision.source, decision.start)
-        away = self._devices.away(decision.slots[0])
-        if away is not None:
-            self._transit.send(decision.attempt, away)
-            away.begin(life.members[0].worker, decision.attempt, source, log)
-        elif begins[0].awaits and source is not None:
+        aways = [self._devices.away(slot) for slot in life.slots]
+        self._transit.begin(life, aways, source)
+        here = (begin for begin, away in zip(begins, aways, strict=True) if away is None)
+        if source is not None and any(begin.awaits for begin in here):
             self._transit.fetch(decision.attempt, source)
 
     def _amend(self, decision: d.Amend) -> None:
