@@ -229,6 +229,18 @@ def test_a_trial_whose_later_epochs_need_two_slots_is_the_same_to_the_last_bit(
     assert same(last["kept"], by_hand(tmp_path / "hand", started)["kept"])
 
 
+def test_a_gang_may_meet_again_in_the_same_attempt() -> None:
+    def twice(trial: Any) -> None:  # noqa: ANN401
+        sums = []
+        for _ in range(2):
+            with wide.gang(trial) as gang:
+                sums.append(gang.mean(trial.rank))
+        assert sums == [0.5, 0.5]
+        train(trial)
+
+    assert len(best_of(tuned(twice)).values) == EPOCHS
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_processes_share_each_batch_of_the_same_order_and_their_weights_make_it_whole(
     size: int,

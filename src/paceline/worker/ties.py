@@ -9,6 +9,7 @@ nothing.
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from typing import TYPE_CHECKING
@@ -31,8 +32,8 @@ class Ties:
 
     def __init__(self, links: Sequence[Channel] = ()) -> None:
         self._links = links
-        # Where they meet, so that nobody else is given this port.
-        self._held: socket.socket | None = None
+        # What holds the port at which they meet, for as long as this process lives or they meet anew.
+        self._held: int | None = None
 
     def gather(self, expected: type[Reached | Seek]) -> int | None:
         """Wait until everybody has come so far too; return the rank of one who never will."""
@@ -50,13 +51,12 @@ class Ties:
     def invite(self) -> str:
         """Tell everybody where to meet this process, and return it."""
         host = next((link.host for link in self._links if link.host), _LOOPBACK)
-        self._held = _free_port()
-        port = self._held.getsockname()[1]
+        if self._held is not None:
+            os.close(self._held)
+        self._held, port = _held_port()
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         for link in self._links:
             link.send(Meet(address=address))
-        if sys.platform != "linux":
-            self._held.close()  # elsewhere a port that is held cannot be opened by anybody
         return address
 
     def invited(self) -> str | None:
@@ -82,16 +82,18 @@ class Ties:
         return message.config if isinstance(message, Onward) else None
 
 
-def _free_port() -> socket.socket:
-    """Return a socket that holds a port: it is given to nobody who does not ask for this very one.
+def _held_port() -> tuple[int | None, int]:
+    """Return a free port and a socket that holds it: nobody is given it who does not ask for it.
 
-    It does not listen, so that a server that may reuse addresses, as all but very few do, opens it
-    all the same. One that was free and is not held may be somebody's a moment later.
+    It does not listen, so that a server which may reuse addresses, as all but very few do, opens it
+    all the same. One that was found free and is not held may be somebody's a moment later.
     """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("", 0))
-    return held
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        port: int = held.getsockname()[1]
+        # Elsewhere nobody could open what is held.
+        return held.detach() if sys.platform == "linux" else None, port
 
 
 def seed_of(seed: int, rank: int, epoch: int) -> int:
