@@ -32,7 +32,7 @@ class Ties:
 
     def __init__(self, links: Sequence[Channel] = ()) -> None:
         self._links = links
-        # What holds the port at which they meet, for as long as this process lives or they meet anew.
+        # What holds the port at which they meet, until they meet anew or this process ends.
         self._held: int | None = None
 
     def gather(self, expected: type[Reached | Seek]) -> int | None:

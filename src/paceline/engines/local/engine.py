@@ -217,9 +217,9 @@ class LocalEngine:
                 self._wrote(life, message)
             case c.Skipped(epoch=epoch, note=note):
                 self._transit.say(life.id, e.Missed(at=at, attempt=life.id, epoch=epoch, note=note))
-            case c.Spoilt(note=note) if life.cause is None:
-                self._tell(e.Spoiled(at=at, attempt=life.id, note=note))
-                life.cause, life.note = e.Cause.LOST, note
+            case c.Spoilt(note=note):
+                if life.lost(note):
+                    self._tell(e.Spoiled(at=at, attempt=life.id, note=note))
             case c.Done():
                 member.returned = True
                 if not member.rank:
