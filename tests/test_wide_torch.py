@@ -15,7 +15,7 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.ports import Demands, Pick, sees_nothing
 from paceline.core.values import Part, StudySpec
-from paceline.engines.local.devices import Devices
+from paceline.engines.local.devices import LOOPBACK, Devices
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.nest import Nest
 from paceline.engines.local.shelf import Shelf
@@ -239,6 +239,11 @@ def test_a_gang_may_meet_again_in_the_same_attempt() -> None:
         train(trial)
 
     assert len(best_of(tuned(twice)).values) == EPOCHS
+
+
+def test_tensors_go_by_the_interface_that_leads_to_the_others() -> None:
+    assert wide._interface("127.0.0.1:1") == LOOPBACK
+    assert wide._interface("nowhere.invalid:1") == "", "then gloo finds one itself"
 
 
 @pytest.mark.parametrize("size", [2, 3])
