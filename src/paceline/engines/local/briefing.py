@@ -33,13 +33,13 @@ class Briefing:
         """Yield what to tell each process, by rank; `best` is the study's best loss so far."""
         spec, shelf, devices = self._spec, self._shelf, self._devices
         seed = config.get("seed")
-        aways = [devices.away(slot) for slot in launch.slots]
+        homes = [devices.away(slot) for slot in launch.slots]
         checkpoint, digest, missing = None, "", False
         if launch.source is not None:
             name = (launch.source, launch.start)
             checkpoint, digest = name_of(*name), shelf.digest(name)
-            missing = None in aways and not shelf.wanted(launch.attempt, name)
-        for rank, away in enumerate(aways):
+            missing = None in homes and not shelf.wanted(launch.attempt, name)
+        for rank, away in enumerate(homes):
             yield Begin(
                 attempt=launch.attempt,
                 trial=launch.trial,

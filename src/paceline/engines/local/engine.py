@@ -327,9 +327,9 @@ class LocalEngine:
         log = self._shelf.log(decision.attempt)
         life = self._staff.hire(decision, begins, log)
         source = None if decision.source is None else (decision.source, decision.start)
-        aways = [self._devices.away(slot) for slot in life.slots]
-        self._transit.begin(life, aways, source)
-        here = (begin for begin, away in zip(begins, aways, strict=True) if away is None)
+        homes = [self._devices.away(slot) for slot in life.slots]
+        self._transit.begin(life, homes, source)
+        here = (begin for begin, away in zip(begins, homes, strict=True) if away is None)
         if source is not None and any(begin.awaits for begin in here):
             self._transit.fetch(decision.attempt, source)
 

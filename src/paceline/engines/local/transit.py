@@ -68,10 +68,10 @@ class Transit:
         """Tell something of an attempt, in its turn."""
         self._outbox.say(attempt, event)
 
-    def begin(self, life: Life, aways: Sequence[Away | None], source: Name | None) -> None:
+    def begin(self, life: Life, homes: Sequence[Away | None], source: Name | None) -> None:
         """An attempt begins, with these keeping the files of its processes; None: they are here."""
-        self._away[life.id] = aways
-        for member, away in zip(life.members, aways, strict=True):
+        self._away[life.id] = homes
+        for member, away in zip(life.members, homes, strict=True):
             if away is not None:
                 self._homes.add(away)
                 away.begin(member.worker, life.id, source, life.log)
