@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,15 +14,16 @@ from msgspec.structs import replace
 
 import paceline as pl
 from live_kit import Running, study_file, wait_for
+from paceline.core import decisions as d
 from paceline.core import events as e
+from paceline.engines.local.life import Life
 from paceline.testing.hand import FAR, Advising, Hand, amend, halt, opened
+from paceline.worker.channel import Channel
 from test_local_engine import children, gone, local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from paceline.core import decisions as d
 
 
 @pytest.fixture
@@ -39,7 +41,6 @@ def driven(tmp_path: Path) -> Iterator[Callable[..., Hand]]:
     for engine in engines:
         engine.close()
     assert children() == []
-    assert list((tmp_path / "checkpoints").glob("*.meeting")) == []
 
 
 def wide(launch: d.Launch) -> d.Launch:
@@ -142,6 +143,28 @@ def test_whoever_of_a_gang_is_killed_the_gang_fails_as_one(
     assert gone(everybody)
     hand.settle()
     assert len(hand.of(e.Ended)) == 1
+
+
+def test_why_a_process_left_counts_before_that_the_first_one_misses_it(tmp_path: Path) -> None:
+    ends = [socket.socketpair() for _ in range(2)]
+    launch = d.Launch(
+        attempt=0,
+        trial=0,
+        start=0,
+        source=None,
+        goal=1,
+        save_at=(),
+        slots=(0, 1),
+        width=2.0,
+        why="",
+    )
+    life = Life(launch, [(rank, Channel(end)) for rank, (end, _) in enumerate(ends)], tmp_path)
+    life.bereft(1)
+    assert life.lost("its checkpoint is damaged")
+    assert not life.lost("the same of another process")
+    assert life.ended() == (e.Cause.LOST, "its checkpoint is damaged")
+    for end in (end for pair in ends for end in pair):
+        end.close()
 
 
 def test_an_error_of_any_process_is_the_gangs_error(driven: Callable[..., Hand]) -> None:

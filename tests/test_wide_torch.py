@@ -16,7 +16,7 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.ports import Demands, Pick, sees_nothing
 from paceline.core.values import Part, StudySpec
-from paceline.engines.local.devices import Devices
+from paceline.engines.local.devices import LOOPBACK, Devices
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.nest import Nest
 from paceline.engines.local.shelf import Shelf
@@ -227,6 +227,23 @@ def test_a_trial_whose_later_epochs_need_two_slots_is_the_same_to_the_last_bit(
     assert started == [(0, 4, 1.0), (4, EPOCHS, 2.0)]
     last = container.read(tmp_path / "study" / "checkpoints" / f"1-{EPOCHS}.ckpt")
     assert same(last["kept"], by_hand(tmp_path / "hand", started)["kept"])
+
+
+def test_a_gang_may_meet_again_in_the_same_attempt() -> None:
+    def twice(trial: Any) -> None:  # noqa: ANN401
+        sums = []
+        for _ in range(2):
+            with wide.gang(trial) as gang:
+                sums.append(gang.mean(trial.rank))
+        assert sums == [0.5, 0.5]
+        train(trial)
+
+    assert len(best_of(tuned(twice)).values) == EPOCHS
+
+
+def test_tensors_go_by_the_interface_that_leads_to_the_others() -> None:
+    assert wide._interface("127.0.0.1:1") == LOOPBACK
+    assert wide._interface("nowhere.invalid:1") == "", "then gloo finds one itself"
 
 
 @pytest.mark.parametrize("size", [2, 3])

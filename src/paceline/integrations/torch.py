@@ -7,7 +7,11 @@ shrinks goes on where it was. Decides nothing: width and rank come with the tria
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import fcntl
+import os
+import socket
+import struct
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.core.errors import TrialError
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
 
     from paceline.worker.trial import Trial
 
+# From linux/sockios.h.
+_SIOCGIFADDR = 0x8915
+
 
 @contextmanager
 def gang(trial: Trial) -> Iterator[Gang]:
@@ -35,9 +42,13 @@ def gang(trial: Trial) -> Iterator[Gang]:
     if trial.size == 1:
         yield Gang(trial, device)
         return
+    address = trial.meeting()
+    interface = _interface(address)
+    if interface:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     distributed.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"file://{trial.meeting}",
+        init_method=f"tcp://{address}",
         rank=trial.rank,
         world_size=trial.size,
     )
@@ -113,6 +124,24 @@ class _Shared(DistributedDataParallel):
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         return self.module.load_state_dict(*args, **kwargs)
+
+
+def _interface(address: str) -> str:
+    """Return the network interface by which this machine reaches an address; empty: unknown.
+
+    Gloo would take what the machine's name resolves to. On many that is the loopback, where no
+    process on another machine finds it.
+    """
+    host, _, port = address.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect((host, int(port)))  # sends nothing
+        ours = probe.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # some have no address
+                asked = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(asked[20:24]) == ours:
+                    return name
+    return ""
 
 
 def _seed_of(seed: int, epoch: int) -> int:

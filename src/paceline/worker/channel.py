@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import socket
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,7 +18,6 @@ from msgspec import Struct
 from paceline.core.values import Config, Metrics
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
 
 
@@ -54,9 +54,8 @@ class Begin(Message, frozen=True, kw_only=True):
     # Save when this many times the cost of a save has passed since the last; None: not for that.
     patience: float | None
     width: float
-    # Which of the attempt's processes this is, and the file by which they find each other.
+    # Which of the attempt's processes this is.
     rank: int
-    meeting: str
     # What its slot has of memory; 0: nobody wants to know what share of it is taken.
     slot_bytes: int
     device: str
@@ -96,6 +95,16 @@ class Release(Message, frozen=True, kw_only=True):
 
 class Reached(Message, frozen=True, kw_only=True):
     """This process has trained the epoch too."""
+
+
+class Seek(Message, frozen=True, kw_only=True):
+    """This process asks where they meet."""
+
+
+class Meet(Message, frozen=True, kw_only=True):
+    """They meet at this host and port."""
+
+    address: str
 
 
 class Onward(Message, frozen=True, kw_only=True):
@@ -163,7 +172,7 @@ class Bereft(Message, frozen=True, kw_only=True):
 
 
 ToWorker: TypeAlias = Begin | Order | Best | Fetched | Release
-BetweenWorkers: TypeAlias = Reached | Onward
+BetweenWorkers: TypeAlias = Reached | Seek | Meet | Onward
 FromWorker: TypeAlias = Report | Wrote | Skipped | Spoilt | Done | Failed | Bereft
 AnyMessage: TypeAlias = ToWorker | BetweenWorkers | FromWorker
 
@@ -210,6 +219,11 @@ class Channel:
     def fileno(self) -> int:
         """Return the socket's number, for selectors."""
         return self._end.fileno()
+
+    @property
+    def host(self) -> str:
+        """The address by which the other side reaches this machine; empty: it is on it, too."""
+        return "" if self._end.family == socket.AF_UNIX else str(self._end.getsockname()[0])
 
     def send(self, message: AnyMessage) -> None:
         """Say something; to a side that is gone, in vain. What it said before can still be read."""

@@ -24,8 +24,10 @@ from paceline.worker.channel import (
     Channel,
     Fetched,
     Order,
+    Reached,
     Release,
     Report,
+    Seek,
     Skipped,
     Wrote,
 )
@@ -107,11 +109,6 @@ class Trial:
         return max(1, int(self._begin.width))
 
     @property
-    def meeting(self) -> str:
-        """The file by which the processes of a wide trial find each other; else empty."""
-        return self._begin.meeting
-
-    @property
     def device(self) -> str:
         """Where to train: `cpu` or `cuda`. Only this trial's GPUs are visible."""
         return self._begin.device
@@ -153,6 +150,20 @@ class Trial:
         if not self._epoch:
             return False
         return bool(value_at(self._config[name], self._epoch - 1) != now)
+
+    def meeting(self) -> str:
+        """Return a `host:port` at which process 0 may open a server and the others reach it.
+
+        Every process calls this, once for each time they meet, and all are given the same; the port
+        is free, and nobody else is given it meanwhile.
+        """
+        if not self.rank:
+            self._await_others(Seek)
+            return self._ties.invite()
+        address = self._ties.invited()
+        if address is None:
+            raise Unwind  # the first process is gone, and its end says why
+        return address
 
     # The loop
 
@@ -200,7 +211,7 @@ class Trial:
         if self.rank:
             self._follow()
             return
-        self._await_others()
+        self._await_others(Reached)
         self._hear()
         loss = loss_of(settled.get(self._begin.metric), self._begin.sign)
         better = loss < self._best
@@ -293,9 +304,9 @@ class Trial:
         if message.note:
             raise CheckpointError(message.note)
 
-    def _await_others(self) -> None:
-        """Wait until all processes of the trial have trained this epoch: what is told is done."""
-        missing = self._ties.gather()
+    def _await_others(self, come: type[Reached | Seek]) -> None:
+        """Wait until all processes of the trial have come so far: what is told is done."""
+        missing = self._ties.gather(come)
         if missing is not None:
             self._channel.send(Bereft(rank=missing))
             raise Unwind

@@ -1,7 +1,7 @@
 """What each process of an attempt is told at its birth.
 
 Knows how a launch, the study's spec, the shelf and the devices become the first message to each
-worker: which of them it is, where it trains, what it starts from, and how wide attempts meet.
+worker: which of them it is, where it trains, what it starts from and where that lies.
 """
 
 from __future__ import annotations
@@ -33,16 +33,13 @@ class Briefing:
         """Yield what to tell each process, by rank; `best` is the study's best loss so far."""
         spec, shelf, devices = self._spec, self._shelf, self._devices
         seed = config.get("seed")
-        away = devices.away(launch.slots[0])
-        checkpoint, digest, awaits = None, "", False
+        homes = [devices.away(slot) for slot in launch.slots]
+        checkpoint, digest, missing = None, "", False
         if launch.source is not None:
             name = (launch.source, launch.start)
             checkpoint, digest = name_of(*name), shelf.digest(name)
-            # A far node looks for itself whether it has it.
-            awaits = away is not None or not shelf.wanted(launch.attempt, name)
-        size = processes(launch)
-        meeting = str(shelf.meeting(launch.attempt)) if size > 1 else ""
-        for rank in range(size):
+            missing = None in homes and not shelf.wanted(launch.attempt, name)
+        for rank, away in enumerate(homes):
             yield Begin(
                 attempt=launch.attempt,
                 trial=launch.trial,
@@ -55,22 +52,17 @@ class Briefing:
                 folder=str(shelf.checkpoints) if away is None else away.checkpoints,
                 checkpoint=checkpoint,
                 digest=digest,
-                awaits=awaits,
+                # A far node looks for itself whether it has it.
+                awaits=missing if away is None else checkpoint is not None,
                 metric=spec.metric,
                 sign=spec.sign,
                 best=best,
                 patience=SAVE_SHARE,
                 width=launch.width,
                 rank=rank,
-                meeting=meeting,
                 slot_bytes=devices.slot_bytes(launch.slots[rank]) if spec.pack > 1 else 0,
                 device=devices.device,
                 threads=devices.threads(launch.width),
                 environ=devices.variables(launch.slots, launch.width, rank),
                 log=str((away or shelf).log(launch.attempt)),
             )
-
-
-def processes(launch: Launch) -> int:
-    """Return how many processes an attempt has: one on each of its slots, or one on a share."""
-    return max(1, int(launch.width))

@@ -217,9 +217,9 @@ class LocalEngine:
                 self._wrote(life, message)
             case c.Skipped(epoch=epoch, note=note):
                 self._transit.say(life.id, e.Missed(at=at, attempt=life.id, epoch=epoch, note=note))
-            case c.Spoilt(note=note) if life.cause is None:
-                self._tell(e.Spoiled(at=at, attempt=life.id, note=note))
-                life.cause, life.note = e.Cause.LOST, note
+            case c.Spoilt(note=note):
+                if life.lost(note):
+                    self._tell(e.Spoiled(at=at, attempt=life.id, note=note))
             case c.Done():
                 member.returned = True
                 if not member.rank:
@@ -269,7 +269,8 @@ class LocalEngine:
             self._transit.arrived(answer)
             if isinstance(answer, Brought) and answer.attempt in self._staff.lives:
                 for member in self._staff.lives[answer.attempt].members:
-                    member.channel.send(c.Fetched(note=answer.note))
+                    if self._transit.here(member):
+                        member.channel.send(c.Fetched(note=answer.note))
         elif isinstance(answer, e.Forecasted | e.Proposed):
             self._told.append(replace(answer, at=self._clock.strike()))
 
@@ -326,11 +327,10 @@ class LocalEngine:
         log = self._shelf.log(decision.attempt)
         life = self._staff.hire(decision, begins, log)
         source = None if decision.source is None else (decision.source, decision.start)
-        away = self._devices.away(decision.slots[0])
-        if away is not None:
-            self._transit.send(decision.attempt, away)
-            away.begin(life.members[0].worker, decision.attempt, source, log)
-        elif begins[0].awaits and source is not None:
+        homes = [self._devices.away(slot) for slot in life.slots]
+        self._transit.begin(life, homes, source)
+        here = (begin for begin, away in zip(begins, homes, strict=True) if away is None)
+        if source is not None and any(begin.awaits for begin in here):
             self._transit.fetch(decision.attempt, source)
 
     def _amend(self, decision: d.Amend) -> None:

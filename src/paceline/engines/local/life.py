@@ -106,10 +106,15 @@ class Life:
             self.cause = Cause.FAILED
             self._missing = "one of its processes left before the others"
 
-    def lost(self, note: str) -> None:
-        """One of its processes is gone by nobody's fault; that others miss it comes second."""
-        if self.cause is None or (self._missing and not self.note):
+    def lost(self, note: str) -> bool:
+        """One of its processes is gone by nobody's fault; that others miss it comes second.
+
+        Return whether that is how it ends: it may have ended otherwise before.
+        """
+        news = self.cause is None or bool(self._missing and not self.note)
+        if news:
             self.cause, self.note = Cause.LOST, note
+        return news
 
     def leave(self, member: Member, status: int) -> None:
         """One of its processes is gone with this status; some of that is the attempt's end."""

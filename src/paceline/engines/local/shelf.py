@@ -1,4 +1,4 @@
-"""A study's files: its checkpoints with their digests, what each attempt printed, where gangs meet.
+"""A study's files: its checkpoints with their digests, and what each attempt printed.
 
 Knows folders and names. Workers write checkpoints themselves; here they are remembered, deleted
 when they are dropped, and swept away when no log names them. Where they are kept in a storage
@@ -138,8 +138,6 @@ class Shelf:
     def clear(self, attempt: AttemptId, *, told_all: bool) -> None:
         """Delete what an attempt that is gone has written, whole or in part, and never told."""
         self.read(attempt)
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # most meet nobody
-            self.meeting(attempt).unlink()
         # Of what was saved one after the other, what a later one made superfluous is still here.
         if told_all and self.storage is None:
             return
@@ -171,10 +169,6 @@ class Shelf:
     def log(self, attempt: AttemptId) -> Path:
         """Return where an attempt's output goes."""
         return self.logs / f"attempt-{attempt}.log"
-
-    def meeting(self, attempt: AttemptId) -> Path:
-        """Return the file by which the processes of a wide attempt find each other."""
-        return self.checkpoints / f"attempt-{attempt}.meeting"
 
 
 def _name(file: str) -> Name | None:

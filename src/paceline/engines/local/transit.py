@@ -15,12 +15,13 @@ from paceline.core.events import Cause
 from paceline.engines.local.outbox import Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from paceline.core import events as e
     from paceline.core.values import AttemptId
     from paceline.engines.local.away import Away
     from paceline.engines.local.beside import Beside
+    from paceline.engines.local.life import Life, Member
     from paceline.engines.local.shelf import Name, Shelf
 
 # So many uploads at a time.
@@ -58,18 +59,26 @@ class Transit:
         # Once is enough: the log has them all.
         self._warned = False
         self._outbox = Outbox(self._upload, tell, now)
-        # Attempts that write where only their node sees it, and all who may hold copies there.
-        self._away: dict[AttemptId, Away] = {}
+        # Where each process of an attempt has its files, where not here; the first one's is what it
+        # writes. And all who may hold copies.
+        self._away: dict[AttemptId, Sequence[Away | None]] = {}
         self._homes: set[Away] = set()
 
     def say(self, attempt: AttemptId, event: e.AnyEvent) -> None:
         """Tell something of an attempt, in its turn."""
         self._outbox.say(attempt, event)
 
-    def send(self, attempt: AttemptId, away: Away) -> None:
-        """An attempt begins on a far node."""
-        self._away[attempt] = away
-        self._homes.add(away)
+    def begin(self, life: Life, homes: Sequence[Away | None], source: Name | None) -> None:
+        """An attempt begins, with these keeping the files of its processes; None: they are here."""
+        self._away[life.id] = homes
+        for member, away in zip(life.members, homes, strict=True):
+            if away is not None:
+                self._homes.add(away)
+                away.begin(member.worker, life.id, source, life.log)
+
+    def here(self, member: Member) -> bool:
+        """Say whether a process has its files on this machine."""
+        return self._away[member.life.id][member.rank] is None
 
     def end(self, event: e.Ended) -> None:
         """Tell that an attempt is gone, when all it saved is safe or lost."""
@@ -102,9 +111,9 @@ class Transit:
         """Delete what an attempt that is gone has left, wherever it was."""
         told_all = ended.cause in (Cause.GOAL, Cause.FINISHED)
         self._shelf.clear(ended.attempt, told_all=told_all)
-        away = self._away.pop(ended.attempt, None)
-        if away is not None:
-            away.clear(ended.attempt)
+        for away in set(self._away.pop(ended.attempt, ())):
+            if away is not None:
+                away.clear(ended.attempt)
 
     def arrived(self, answer: Published | Brought) -> None:
         """Something has got where it should, or will not."""
@@ -123,7 +132,7 @@ class Transit:
         self._outbox.settled(saved, note)
 
     def _upload(self, saved: e.Saved) -> None:
-        name, away = (saved.attempt, saved.epoch), self._away.get(saved.attempt)
+        name, (away, *_) = (saved.attempt, saved.epoch), self._away.get(saved.attempt, (None,))
         if away is not None:
             away.publish(name, lambda note: self.arrived(Published(saved, note)))
             return

@@ -79,9 +79,10 @@ class Afar:
         self._done.pop(word.name)(word.note)
 
     def printed(self, word: Printed) -> None:
-        """What an attempt has printed is here."""
+        """More of what an attempt has printed is here; other nodes may have brought some, too."""
         if word.body and word.attempt in self._logs:
-            self._logs[word.attempt].write_bytes(word.body)
+            with open(self._logs[word.attempt], "ab") as file:
+                file.write(word.body)
 
     def lose(self) -> None:
         """The node is gone, and with it what was not published."""

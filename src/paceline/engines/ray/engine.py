@@ -49,13 +49,13 @@ class RayEngine(LocalEngine):
         began: float | None = None,
         mps: bool = False,
     ) -> None:
-        _check(wanted.disk, shelf.storage, spec.span)
+        _check(wanted.disk, shelf.storage)
         function = packed(train)
         self._connected = connected(wanted)
         self._ray = imported()
         self._mark = shelf.logs / "driver"
         moved = (wanted.runtime_env or {}).get("working_dir")
-        ways = _ways(shelf, self._mark, None if moved else os.getcwd(), wanted.disk, spec.span)
+        ways = _ways(shelf, self._mark, None if moved else os.getcwd(), wanted.disk)
         nests = Nests()
         try:
             self._reserve = Reserve(wanted, nests, function, ways, shelf.storage, mps)
@@ -94,20 +94,15 @@ class RayEngine(LocalEngine):
             self._ray.shutdown()
 
 
-def _check(disk: str | None, storage: Storage | None, span: int) -> None:
-    """Refuse what nodes cannot do on a disk of their own."""
+def _check(disk: str | None, storage: Storage | None) -> None:
+    """Refuse a disk from which nothing is published."""
     if disk is not None and storage is None:
         raise SpecError(
             f"disk={disk!r} keeps nothing for good: give checkpoints=… in a storage, or no disk."
         )
-    if disk is not None and span > 1:
-        raise SpecError(
-            f"disk={disk!r} and span={span} do not go together: the processes of a wide trial meet "
-            "in the study's folder. Give no disk, or span=1."
-        )
 
 
-def _ways(shelf: Shelf, mark: Path, cwd: str | None, disk: str | None, span: int) -> Ways:
+def _ways(shelf: Shelf, mark: Path, cwd: str | None, disk: str | None) -> Ways:
     """Return what nodes are told to look for; by the mark they know the study's folder."""
     word = uuid4().hex
     mark.write_text(word)
@@ -121,5 +116,4 @@ def _ways(shelf: Shelf, mark: Path, cwd: str | None, disk: str | None, span: int
         storage=None if storage is None else imported().put(storage),
         cache_bytes=shelf.cache_bytes,
         disk=disk,
-        wide=span > 1,
     )

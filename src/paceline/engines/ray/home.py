@@ -49,8 +49,6 @@ class Ways(NamedTuple):
     cache_bytes: int | None
     # Where a node keeps files of its own though it sees the study's.
     disk: str | None
-    # Processes of one trial meet by a file.
-    wide: bool
 
     @property
     def seen(self) -> bool:
@@ -73,11 +71,6 @@ def home_of(ways: Ways, node: str) -> Home | None:
         )
     if seen and ways.disk is None:
         return None
-    if ways.wide:
-        raise SpecError(
-            f"a node of the cluster does not see {ways.files}, where the processes of a wide trial "
-            "meet: give files=… in a folder that all nodes share, or span=1"
-        )
     try:
         storage: Storage = imported().get(ways.storage)
     except Exception as error:  # whatever its library, or the want of it, raises
@@ -102,6 +95,9 @@ class Home:
         self._up = ThreadPoolExecutor(_LINES, "paceline-uploads")
         self._down = ThreadPoolExecutor(_LINES, "paceline-downloads")
         self._under_way: set[asyncio.Task[None]] = set()
+        # What is on its way here, and whom to tell; how much of an attempt's output was brought.
+        self._coming: dict[Name, list[Callable[[str], None]]] = {}
+        self._brought: dict[AttemptId, int] = {}
 
     def sign(self, name: str) -> None:
         """Put a small object into the storage: whoever finds it there means the same storage."""
@@ -122,21 +118,27 @@ class Home:
             case Clear(attempt=attempt):
                 self._shelf.clear(attempt, told_all=False)
                 self._shelf.log(attempt).unlink(missing_ok=True)
+                self._brought.pop(attempt, None)
 
     def want(self, attempt: AttemptId, name: Name, fetched: Callable[[str], None]) -> None:
         """Have here what an attempt starts from, and say when, or what went wrong."""
         if self._shelf.wanted(attempt, name):
             fetched("")
+        elif name in self._coming:
+            self._coming[name].append(fetched)
         else:
-            self._begin(self._fetch(name, fetched))
+            self._coming[name] = [fetched]
+            self._begin(self._fetch(name))
 
     def printed(self, attempt: AttemptId) -> Printed:
-        """Return the end of what an attempt has printed."""
+        """Return the end of what an attempt has printed since that was last asked."""
         try:
             with open(self._shelf.log(attempt), "rb") as file:
                 size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - _LOG_BYTES))
-                return Printed(attempt, file.read())
+                file.seek(max(self._brought.get(attempt, 0), size - _LOG_BYTES))
+                body = file.read()
+                self._brought[attempt] = file.tell()
+                return Printed(attempt, body)
         except OSError:
             return Printed(attempt, b"")
 
@@ -159,9 +161,10 @@ class Home:
             self._shelf.cached(name)
         tell(Kept(name, note))
 
-    async def _fetch(self, name: Name, fetched: Callable[[str], None]) -> None:
+    async def _fetch(self, name: Name) -> None:
         work = self._shelf.fetch(name)
         note = await asyncio.get_running_loop().run_in_executor(self._down, work)
         if not note:
             self._shelf.cached(name)
-        fetched(note)
+        for fetched in self._coming.pop(name):
+            fetched(note)

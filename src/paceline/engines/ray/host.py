@@ -36,7 +36,7 @@ from paceline.engines.ray.words import (
     packed,
     unpacked,
 )
-from paceline.worker.channel import Fetched
+from paceline.worker.channel import Fetched, framed
 from paceline.worker.wire import Exited, Kill
 
 if TYPE_CHECKING:
@@ -186,6 +186,8 @@ class Host:
                 self._leave(gpu)
             case Settle(worker=worker, attempt=attempt, source=source):
                 assert self._home is not None
+                if worker not in self._workers and worker not in self._unborn:
+                    return  # it could not reach its leader
                 self._attempts[worker] = attempt
                 if source is not None:
                     self._home.want(attempt, source, partial(self._fetched, worker))
@@ -220,8 +222,7 @@ class Host:
 
     def _fetched(self, worker: int, note: str) -> None:
         """What a worker starts from is here, or will never be."""
-        if worker in self._workers:
-            self._workers[worker][1].send(Fetched(note=note))
+        self._obey(Said(worker, framed(Fetched(note=note))))
 
     def _gone(self, worker: int, status: int, lost: str = "") -> None:
         number, channel = self._workers.pop(worker)

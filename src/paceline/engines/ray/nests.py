@@ -26,6 +26,7 @@ from paceline.engines.ray.words import (
     Lead,
     Printed,
     Said,
+    Settle,
     packed,
     unpacked,
 )
@@ -290,6 +291,9 @@ class Nests:
     # Inside
 
     def _ask(self, node: Node, word: AnyWord) -> None:
+        if isinstance(word, Settle) and word.worker in self._waiting:
+            self._waiting[word.worker].said.append((node, word))
+            return
         node.say(word)
         self.wire.ring()
 

@@ -100,7 +100,7 @@ class Clear(Struct, frozen=True, tag="clear"):
 
 
 class Printed(Struct, frozen=True, tag="printed"):
-    """What an attempt that is gone has printed, or the end of it."""
+    """What an attempt has printed by the end of one of its processes, or the end of it."""
 
     attempt: int
     body: bytes
