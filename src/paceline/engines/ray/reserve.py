@@ -64,6 +64,8 @@ class Reserve:
         self._all = wanted.count is None
         self._spared = 0
         self._groups: dict[Any, _Held | None] = {}
+        # What is no longer counted on, and goes back when nobody works there any more.
+        self._parting: dict[SlotId, tuple[Any, _Held]] = {}
         self._slots = count()
         # Hosts by their nodes' names, and why nodes cannot have one.
         self._nodes: dict[str, Node] = {}
@@ -90,13 +92,21 @@ class Reserve:
         self._woken.set()
 
     def less(self, slots: Collection[SlotId]) -> None:
-        """Give slots back to the cluster."""
+        """Count on these slots no more; nobody else has them before they are let go."""
         with self._lock:
             for group, held in list(self._groups.items()):
                 if held is not None and held.slot in slots:
                     del self._groups[group]
                     self._spared += 1
-                    self._ray.util.remove_placement_group(group)
+                    self._parting[held.slot] = group, held
+
+    def let_go(self, slot: SlotId) -> None:
+        """Give a slot back to the cluster: nobody works there any more."""
+        with self._lock:
+            parted = self._parting.pop(slot, None)
+        if parted is not None:  # else it went with its node before
+            self._ray.util.remove_placement_group(parted[0])
+            self._woken.set()
 
     def rest(self) -> None:
         """Look no more."""
@@ -106,7 +116,7 @@ class Reserve:
 
     def give_back(self) -> None:
         """Give all slots back to the cluster."""
-        for group in self._groups:
+        for group in (*self._groups, *(group for group, _ in self._parting.values())):
             self._ray.util.remove_placement_group(group)
 
     # Looking
@@ -127,8 +137,11 @@ class Reserve:
                 break  # the others are taken, or still to come
             time.sleep(0.02)
         if not fresh:
+            kind = self.kind
+            # Who takes what is free asks for nothing that an autoscaler could see.
+            alone = f", and asks for none: give {kind.lower()}s=… where an autoscaler has to"
             warnings.warn(
-                f"the cluster has no free {self.kind} now: the study waits for one.",
+                f"the cluster has no free {kind} now: the study waits for one{alone * self._all}.",
                 PacelineWarning,
                 stacklevel=2,
             )
@@ -152,6 +165,7 @@ class Reserve:
         settled = self._settled(fresh)
         if settled:
             self._nests.arrive(settled)
+        self._leave()
         if self._all:
             with self._lock:
                 self._forget_pending()
@@ -252,6 +266,16 @@ class Reserve:
                 warnings.warn(f"a node is left out: {wrong}.", PacelineWarning, stacklevel=2)
         if strict and self._refused:
             raise SpecError(f"{next(iter(self._refused.values()))}.")
+
+    def _leave(self) -> None:
+        """End hosts where no slot is left: an autoscaler ends no node on which somebody lives."""
+        with self._lock:
+            parting = [held for _, held in self._parting.values()]
+            here = {held.node for held in (*self._groups.values(), *parting) if held is not None}
+        idle = [node for node in self._nodes.values() if node not in here]
+        if idle:
+            self._nodes = {name: node for name, node in self._nodes.items() if node in here}
+            self._dismiss(*idle)
 
     def _dismiss(self, *nodes: Node) -> None:
         """End hosts that are not needed after all, and what they have begun on their nodes."""
