@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,21 +138,19 @@ class Autoscaled:
 
     def kill(self, node: str) -> None:
         """Let a node die as a machine does that is taken away: at once."""
-        for pid in self._raylets():
+        for pid in processes(self, b"raylet/raylet"):
             if node.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End it all, and what the autoscaler has started and a test that failed still held."""
+        """End it all: also what the autoscaler has started, which is nobody's now."""
         import ray
 
         ray.shutdown()
         self._cluster.shutdown()
-        for pid in self._raylets():
-            os.kill(pid, signal.SIGKILL)
-
-    def _raylets(self) -> list[int]:
-        return processes(self, b"raylet/raylet")
+        for pid in processes(self, b""):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _settings(address: str, most: int) -> dict[str, Any]:

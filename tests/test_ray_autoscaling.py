@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,18 +16,18 @@ from paceline.core.errors import PacelineWarning
 from ray_kit import Autoscaled, nurseries, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from paceline.core.decisions import Step
     from paceline.machine.state import StudyState
-
-    Watch = Callable[[StudyState, Sequence[Step]], None]
 
 pytestmark = [
     pytest.mark.xdist_group("ray"),
     # Whether a first node is there before the study begins without is a matter of luck.
     pytest.mark.filterwarnings("ignore:the cluster has no free CPU now"),
 ]
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Autoscaled]:
