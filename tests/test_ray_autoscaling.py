@@ -162,10 +162,9 @@ def test_a_study_that_takes_what_is_free_asks_an_autoscaler_for_nothing(
 
     # What somebody else asks for: half a node, and then, when the study has the rest, all of one.
     asked: list[Any] = []
-    most: set[int] = set()
 
     def watch(state: StudyState, steps: Sequence[Step]) -> None:
-        most.add(len(cluster.workers()))
+        assert len(cluster.workers()) <= 2
         if not asked:
             asked.append(placement_group([{"CPU": 1}]))
         elif len(asked) == 1 and len(state.attempts) == 1:
@@ -178,6 +177,5 @@ def test_a_study_that_takes_what_is_free_asks_an_autoscaler_for_nothing(
     with pytest.warns(PacelineWarning, match="asks for none: give cpus=… where an autoscaler"):
         study(cluster, store, hold, slots=far, trials=4).run(watch)
     assert capacities(log_of(store)) == [0, 1]
-    assert most == {0, 1, 2}
     for group in asked:
         remove_placement_group(group)

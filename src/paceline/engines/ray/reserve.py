@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 # How often the cluster is looked at. What dies is known at once; this is for what comes.
 _LOOK_S = 1.0
+# The same, while something is asked for that is free: an autoscaler shall not see it for long.
+_SOON_S = 0.2
+# Ray's words for what it has found no place for.
+_DENIED = ("NO_RESOURCES", "INFEASIBLE")
 # How long a study waits at its start for a first slot.
 _START_S = 3.0
 # How long it waits for more, once it has some.
@@ -63,6 +67,8 @@ class Reserve:
         # None: whatever is free, except for what was given back.
         self._all = wanted.count is None
         self._spared = 0
+        # What was free, of what, when it was last asked for, and when that was denied.
+        self._asked = self._vain = (0, 0)
         self._groups: dict[Any, _Held | None] = {}
         # What is no longer counted on, and goes back when nobody works there any more.
         self._parting: dict[SlotId, tuple[Any, _Held]] = {}
@@ -136,6 +142,8 @@ class Reserve:
             if fresh and time.monotonic() - moved > _STILL_S:
                 break  # the others are taken, or still to come
             time.sleep(0.02)
+        if self._all:
+            self._forget_denied()
         if not fresh:
             kind = self.kind
             # Who takes what is free asks for nothing that an autoscaler could see.
@@ -149,7 +157,8 @@ class Reserve:
 
     def _watch(self) -> None:
         while not self._closed:
-            self._woken.wait(_LOOK_S)
+            soon = self._all and None in self._groups.values()
+            self._woken.wait(_SOON_S if soon else _LOOK_S)
             self._woken.clear()
             if self._closed:
                 return
@@ -168,26 +177,35 @@ class Reserve:
         self._leave()
         if self._all:
             with self._lock:
-                self._forget_pending()
+                self._forget_denied()
                 self._ask_for_all()
 
     def _ask_for_all(self) -> None:
         """Ask for what is free: never for more, or an autoscaler would never come to rest."""
         free = int(self._ray.available_resources().get(self.kind, 0))
+        total = self._total()
+        if (free, total) == self._vain:
+            return  # as before: it lies in pieces on several nodes, or where we may not be
+        self._asked = free, total
         pending = sum(held is None for held in self._groups.values())
         # What is told to be free may be what we have just taken.
-        most = self._total() - self._spared - len(self._groups)
+        most = total - self._spared - len(self._groups)
         self._ask(min(free - pending, most))
 
     def _total(self) -> int:
         alive = (node["Resources"] for node in self._ray.nodes() if node["Alive"])
         return int(sum(resources.get(self.kind, 0) for resources in alive))
 
-    def _forget_pending(self) -> None:
-        """Take back what was asked for at the last look and was not free after all."""
+    def _forget_denied(self) -> None:
+        """Take back what was not free after all, or on a node that is left out."""
+        table = self._ray.util.placement_group_table()
         for group in [group for group, held in self._groups.items() if held is None]:
-            del self._groups[group]
-            self._ray.util.remove_placement_group(group)
+            told = table.get(group.id.hex(), {})
+            denied = told.get("stats", {}).get("scheduling_state") in _DENIED
+            if denied or self._refused.keys() & told.get("bundles_to_node_id", {}).values():
+                del self._groups[group]
+                self._ray.util.remove_placement_group(group)
+                self._vain = self._asked
 
     def _ask(self, slots: int) -> None:
         for _ in range(slots):
