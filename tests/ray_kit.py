@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
-from contextlib import contextmanager
+import signal
+import socket
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 # Ray tells by a warning what the next version does; nothing here depends on it.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -21,14 +26,24 @@ _TRACER = "COVERAGE_PROCESS_CONFIG"
 
 
 @contextmanager
-def unmeasured() -> Iterator[None]:
-    """Start Ray's own processes without the tracer, which would hold up each of them."""
-    before = os.environ.pop(_TRACER, None)
+def variables(**given: str | None) -> Iterator[None]:
+    """Set variables for processes that are started meanwhile; None: unset."""
+    before = {name: os.environ.pop(name, None) for name in given}
+    os.environ.update({name: value for name, value in given.items() if value is not None})
     try:
         yield
     finally:
-        if before is not None:
-            os.environ[_TRACER] = before
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def unmeasured() -> Iterator[None]:
+    """Start Ray's own processes without the tracer, which would hold up each of them."""
+    with variables(**{_TRACER: None}):
+        yield
 
 
 class Nodes:
@@ -65,6 +80,117 @@ class Nodes:
         self._cluster.shutdown()
 
 
+# What Ray's provider of nodes on one machine calls its head, the head's type, and itself.
+_HEAD, _HEAD_TYPE = "f" * 51 + "00000", "ray.head.default"
+_PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
+
+
+class Autoscaled:
+    """A head without CPUs, and Ray's own autoscaler, which starts and ends nodes of two CPUs each.
+
+    Ray has an `AutoscalingCluster` too, but that ends every other cluster of this machine.
+    """
+
+    def __init__(self, folder: Path, most: int) -> None:
+        import ray
+        from ray.cluster_utils import Cluster
+
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = free.getsockname()[1]
+        self.address = f"{ray.util.get_node_ip_address()}:{port}"
+        self.mark = f"{os.getpid()}-{id(self)}"
+        settings = folder / "autoscaling.json"
+        settings.write_text(json.dumps(_settings(self.address, most)))
+        head = {
+            "RAY_OVERRIDE_NODE_ID_FOR_TESTING": _HEAD,
+            "RAY_CLOUD_INSTANCE_ID": _HEAD,
+            "RAY_NODE_TYPE_NAME": _HEAD_TYPE,
+        }
+        hasty = {
+            _MARK: self.mark,
+            "RAY_FAKE_CLUSTER": "1",
+            "RAY_health_check_period_ms": "500",
+            "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+            # The one that Kubernetes and `ray up` have.
+            "RAY_enable_autoscaler_v2": "1",
+        }
+        with unmeasured(), variables(**hasty):
+            self._cluster = Cluster(
+                initialize_head=True,
+                head_node_args={
+                    "num_cpus": 0,
+                    "object_store_memory": STORE_BYTES,
+                    "include_dashboard": False,
+                    "gcs_server_port": port,
+                    "autoscaling_config": str(settings),
+                    "env_vars": head,
+                },
+            )
+        ray.init(address=self.address, log_to_driver=False, logging_level=logging.WARNING)
+
+    def workers(self) -> list[str]:
+        """Return the nodes that the autoscaler has started and not ended."""
+        import ray
+
+        alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        return sorted(name for name in alive if name != _HEAD)
+
+    def kill(self, node: str) -> None:
+        """Let a node die as a machine does that is taken away: at once."""
+        for pid in processes(self, b"raylet/raylet"):
+            if node.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End it all: also what the autoscaler has started, which is nobody's now."""
+        import ray
+
+        ray.shutdown()
+        self._cluster.shutdown()
+        for pid in processes(self, b""):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _settings(address: str, most: int) -> dict[str, Any]:
+    """Return what an autoscaler is told: nodes may idle for three seconds."""
+    size = {"CPU": 2, "object_store_memory": STORE_BYTES}
+    node: dict[str, Any] = {"node_config": {}, "min_workers": 0}
+    stages = ("setup", "head_setup", "worker_setup", "initialization", "head_start_ray")
+    return {
+        # What real machines would be told: here there is nothing to say.
+        **{f"{stage}_commands": [] for stage in (*stages, "worker_start_ray")},
+        "cluster_synced_files": [],
+        "file_mounts": {},
+        "file_mounts_sync_continuously": False,
+        "auth": {"ssh_user": ""},
+        "cluster_name": "paceline",
+        "max_workers": most,
+        "idle_timeout_minutes": 0.05,
+        "provider": {
+            "type": "external",
+            "module": _PROVIDER,
+            "gcs_address": address,
+            "head_node_id": _HEAD,
+            "launch_multiple": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+        },
+        "head_node_type": _HEAD_TYPE,
+        "available_node_types": {
+            _HEAD_TYPE: {**node, "resources": {}, "max_workers": 0},
+            "worker": {**node, "resources": size, "max_workers": most},
+        },
+    }
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for what a cluster does in its own time."""
+    while not true():
+        time.sleep(0.05)
+
+
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[Nodes]:
     """Give a cluster of two nodes with two CPUs each."""
@@ -74,7 +200,7 @@ def nodes() -> Iterator[Nodes]:
     nodes.close()
 
 
-def nurseries(nodes: Nodes) -> list[int]:
+def nurseries(nodes: Nodes | Autoscaled) -> list[int]:
     """Return the processes that make workers for this cluster's hosts, and their workers."""
     return processes(nodes, b"paceline.worker.nursery")
 
@@ -84,7 +210,7 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
-def processes(nodes: Nodes, words: bytes) -> list[int]:
+def processes(nodes: Nodes | Autoscaled, words: bytes) -> list[int]:
     """Return the processes on this cluster's nodes with these words in their command."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):

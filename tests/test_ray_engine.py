@@ -219,3 +219,24 @@ def test_a_slot_that_is_given_back_is_free_for_others(driven: Callable[..., Hand
     hand.until(lambda: len(hand.of(e.CapacityChanged)) == 3, "a slot for it")
     assert hand.of(e.CapacityChanged)[-1].slots[0] == first
     assert second not in hand.of(e.CapacityChanged)[-1].slots
+
+
+def test_what_is_free_in_pieces_alone_is_not_asked_for_again_and_again(
+    driven: Callable[..., Hand],
+) -> None:
+    import ray
+    from ray.util import placement_group, placement_group_table, remove_placement_group
+
+    others = placement_group([{"CPU": 0.5}] * 2, strategy="STRICT_SPREAD")
+    ray.get(others.ready())
+    before = placement_group_table().keys()
+    # One and a half on each node.
+    hand = driven(beats, Ray(), {"a": 1})
+    assert len(hand.of(e.CapacityChanged)[-1].slots) == 2
+    hand.give(hand.launch(0, goal=FAR))
+    hand.until_reported(0, 250)  # while the cluster is looked at
+    table = placement_group_table()
+    asked = sorted(table[name]["state"] for name in table.keys() - before)
+    assert asked == ["CREATED", "CREATED", "REMOVED"]
+    remove_placement_group(others)
+    hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 4, "the rest")

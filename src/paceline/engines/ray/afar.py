@@ -40,6 +40,11 @@ class Afar:
         """Where its workers write checkpoints, as they see it."""
         return str(self._folder / "checkpoints")
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is on its way from there."""
+        return bool(self._done)
+
     def log(self, attempt: AttemptId) -> str:
         """Return where an attempt's output goes, as it sees it."""
         return str(self._folder / "logs" / f"attempt-{attempt}.log")

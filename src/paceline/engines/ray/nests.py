@@ -34,7 +34,7 @@ from paceline.worker.channel import Frames, framed
 from paceline.worker.wire import Exited, Kill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from concurrent.futures import Future
 
     from paceline.core.values import SlotId
@@ -187,6 +187,9 @@ class Nests:
         self._news: SimpleQueue[tuple[Node | None, Any]] = SimpleQueue()
         self._lines: dict[int, FarLine] = {}
         self._homes: dict[int, Node] = {}
+        # Which slot each worker is on, and whom to tell when nobody is on one that goes back.
+        self._seats: dict[int, SlotId] = {}
+        self._parting: dict[SlotId, Callable[[SlotId], None]] = {}
         self._gangs: dict[int, _Gang] = {}
         self._afar: dict[Node, Afar] = {}
         # Workers of gangs that wait for their leader's door.
@@ -220,6 +223,11 @@ class Nests:
             self._afar[node] = Afar(node.folder, partial(self._ask, node))
         return self._afar.get(node)
 
+    def part(self, slots: Collection[SlotId], let_go: Callable[[SlotId], None]) -> None:
+        """Let slots go, each when nobody works there and nothing is on its way from there."""
+        self._parting |= dict.fromkeys(slots, let_go)
+        self.wire.ring()
+
     # For the staff
 
     def prepare(self, count: int) -> None:
@@ -231,6 +239,7 @@ class Nests:
         self._numbers += len(slots)
         workers = range(first, self._numbers)
         hired = []
+        self._seats |= zip(workers, slots, strict=True)
         for worker in workers:
             line = FarLine(partial(self._say, worker))
             self._lines[worker] = line
@@ -258,6 +267,7 @@ class Nests:
     def words(self) -> Sequence[object]:
         """Return the news, and send what was said meanwhile."""
         self.wire.hush()
+        self._part()
         for node in self._nodes:
             node.flush()
         words: list[object] = []
@@ -266,6 +276,8 @@ class Nests:
                 source, news = self._news.get_nowait()
             except Empty:
                 return words
+            if self._parting:
+                self.wire.ring()  # look again when all of this is taken in
             if source is None:
                 words += self._moved(news)
             elif news is None:
@@ -358,10 +370,20 @@ class Nests:
         if line is not None:
             line.closed = True
         self._waiting.pop(word.worker, None)
+        self._seats.pop(word.worker, None)
         node = self._homes.pop(word.worker, None)
         if node is not None:
             node.workers.discard(word.worker)
         return word
+
+    def _part(self) -> None:
+        taken = set(self._seats.values())
+        for slot in [slot for slot in self._parting if slot not in taken]:
+            place = self.places.get(slot)
+            afar = None if place is None else self._afar.get(place.node)
+            if afar is None or not afar.busy:
+                self.places.pop(slot, None)
+                self._parting.pop(slot)(slot)
 
     def _moved(self, news: Any) -> Iterator[object]:  # noqa: ANN401 - three kinds of news
         if isinstance(news, list):

@@ -40,8 +40,9 @@ class Places:
         return ()
 
     def less(self, slots: Collection[SlotId]) -> None:
-        """Give slots back."""
+        """Give slots back, each when nobody works there any more."""
         self._reserve.less(slots)
+        self._nests.part(slots, self._reserve.let_go)
 
     def missing(self) -> set[SlotId]:
         """Return nothing: what goes is told."""

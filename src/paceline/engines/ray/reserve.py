@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 # How often the cluster is looked at. What dies is known at once; this is for what comes.
 _LOOK_S = 1.0
+# The same, while something is asked for that is free: an autoscaler shall not see it for long.
+_SOON_S = 0.2
+# Ray's words for what it has found no place for.
+_DENIED = ("NO_RESOURCES", "INFEASIBLE")
 # How long a study waits at its start for a first slot.
 _START_S = 3.0
 # How long it waits for more, once it has some.
@@ -73,7 +77,11 @@ class Reserve:
         # None: whatever is free, except for what was given back.
         self._all = wanted.count is None
         self._spared = 0
+        # What was free, of what, when it was last asked for, and when that was denied.
+        self._asked = self._vain = (0, 0)
         self._groups: dict[Any, _Held | None] = {}
+        # What is no longer counted on, and goes back when nobody works there any more.
+        self._parting: dict[SlotId, tuple[Any, _Held]] = {}
         self._slots = count()
         # Hosts by their nodes' names, and why nodes cannot have one.
         self._nodes: dict[str, Node] = {}
@@ -100,7 +108,7 @@ class Reserve:
         self._woken.set()
 
     def less(self, slots: Collection[SlotId]) -> None:
-        """Give slots back to the cluster."""
+        """Count on these slots no more; nobody else has them before they are let go."""
         with self._lock:
             for group, held in list(self._groups.items()):
                 if held is not None and held.slot in slots:
@@ -108,7 +116,15 @@ class Reserve:
                     if held.place.mps:
                         held.place.node.say(Leave(held.place.gpu))
                     self._spared += 1
-                    self._ray.util.remove_placement_group(group)
+                    self._parting[held.slot] = group, held
+
+    def let_go(self, slot: SlotId) -> None:
+        """Give a slot back to the cluster: nobody works there any more."""
+        with self._lock:
+            parted = self._parting.pop(slot, None)
+        if parted is not None:  # else it went with its node before
+            self._ray.util.remove_placement_group(parted[0])
+            self._woken.set()
 
     def rest(self) -> None:
         """Look no more."""
@@ -118,7 +134,7 @@ class Reserve:
 
     def give_back(self) -> None:
         """Give all slots back to the cluster."""
-        for group in self._groups:
+        for group in (*self._groups, *(group for group, _ in self._parting.values())):
             self._ray.util.remove_placement_group(group)
 
     # Looking
@@ -138,9 +154,14 @@ class Reserve:
             if fresh and time.monotonic() - moved > _STILL_S:
                 break  # the others are taken, or still to come
             time.sleep(0.02)
+        if self._all:
+            self._forget_denied()
         if not fresh:
+            kind = self.kind
+            # Who takes what is free asks for nothing that an autoscaler could see.
+            alone = f", and asks for none: give {kind.lower()}s=… where an autoscaler has to"
             warnings.warn(
-                f"the cluster has no free {self.kind} now: the study waits for one.",
+                f"the cluster has no free {kind} now: the study waits for one{alone * self._all}.",
                 PacelineWarning,
                 stacklevel=2,
             )
@@ -148,7 +169,8 @@ class Reserve:
 
     def _watch(self) -> None:
         while not self._closed:
-            self._woken.wait(_LOOK_S)
+            soon = self._all and None in self._groups.values()
+            self._woken.wait(_SOON_S if soon else _LOOK_S)
             self._woken.clear()
             if self._closed:
                 return
@@ -164,28 +186,38 @@ class Reserve:
         settled = self._settled(fresh)
         if settled:
             self._nests.arrive(settled)
+        self._leave()
         if self._all:
             with self._lock:
-                self._forget_pending()
+                self._forget_denied()
                 self._ask_for_all()
 
     def _ask_for_all(self) -> None:
         """Ask for what is free: never for more, or an autoscaler would never come to rest."""
         free = int(self._ray.available_resources().get(self.kind, 0))
+        total = self._total()
+        if (free, total) == self._vain:
+            return  # as before: it lies in pieces on several nodes, or where we may not be
+        self._asked = free, total
         pending = sum(held is None for held in self._groups.values())
         # What is told to be free may be what we have just taken.
-        most = self._total() - self._spared - len(self._groups)
+        most = total - self._spared - len(self._groups)
         self._ask(min(free - pending, most))
 
     def _total(self) -> int:
         alive = (node["Resources"] for node in self._ray.nodes() if node["Alive"])
         return int(sum(resources.get(self.kind, 0) for resources in alive))
 
-    def _forget_pending(self) -> None:
-        """Take back what was asked for at the last look and was not free after all."""
+    def _forget_denied(self) -> None:
+        """Take back what was not free after all, or on a node that is left out."""
+        table = self._ray.util.placement_group_table()
         for group in [group for group, held in self._groups.items() if held is None]:
-            del self._groups[group]
-            self._ray.util.remove_placement_group(group)
+            told = table.get(group.id.hex(), {})
+            denied = told.get("stats", {}).get("scheduling_state") in _DENIED
+            if denied or self._refused.keys() & told.get("bundles_to_node_id", {}).values():
+                del self._groups[group]
+                self._ray.util.remove_placement_group(group)
+                self._vain = self._asked
 
     def _ask(self, slots: int) -> None:
         for _ in range(slots):
@@ -265,6 +297,16 @@ class Reserve:
                 warnings.warn(f"a node is left out: {wrong}.", PacelineWarning, stacklevel=2)
         if strict and self._refused:
             raise SpecError(f"{next(iter(self._refused.values()))}.")
+
+    def _leave(self) -> None:
+        """End hosts where no slot is left: an autoscaler ends no node on which somebody lives."""
+        with self._lock:
+            parting = [held for _, held in self._parting.values()]
+            here = {held.node for held in (*self._groups.values(), *parting) if held is not None}
+        idle = [node for node in self._nodes.values() if node not in here]
+        if idle:
+            self._nodes = {name: node for name, node in self._nodes.items() if node in here}
+            self._dismiss(*idle)
 
     def _dismiss(self, *nodes: Node) -> None:
         """End hosts that are not needed after all, and what they have begun on their nodes."""
