@@ -13,7 +13,7 @@ from paceline.engines.local.life import Life
 from paceline.engines.local.shelf import Shelf
 from paceline.engines.local.transit import Transit
 from paceline.engines.ray.afar import Afar
-from paceline.engines.ray.nests import FarLine
+from paceline.engines.ray.nodes import FarLine
 from paceline.engines.ray.words import AnyWord, Clear, Drop, Publish, Settle
 from paceline.store.checkpoints import Folder
 from test_local_engine import spec

@@ -19,6 +19,7 @@ from paceline.core.errors import PacelineWarning, SpecError
 from paceline.engines.local.shelf import Shelf
 from paceline.engines.local.staff import Patience
 from paceline.engines.ray.engine import RayEngine
+from paceline.engines.ray.tenancy import Tenancy
 from paceline.engines.ray.wanted import Ray
 from paceline.testing.engines import EngineContract
 from paceline.testing.hand import FAR, WHY, Advising, Hand, opened
@@ -45,7 +46,9 @@ def engine(
 ) -> RayEngine:
     patient = Patience(**{"grace_s": 1.0, **patience})
     shelf = Shelf(files)
-    return RayEngine(spec(), train, wanted, shelf=shelf, adviser=adviser, patience=patient)
+    return RayEngine(
+        spec(), Tenancy(wanted, train, shelf), shelf=shelf, adviser=adviser, patience=patient
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -207,7 +210,7 @@ def test_a_folder_that_a_node_does_not_see_is_refused(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     shelf.checkpoints.rmdir()
     with pytest.raises(SpecError, match=r"does not see .*: give files=… in a folder"):
-        RayEngine(spec(), beats, Ray(cpus=1), shelf=shelf)
+        Tenancy(Ray(cpus=1), beats, shelf)
 
 
 def test_a_slot_that_is_given_back_is_free_for_others(driven: Callable[..., Hand]) -> None:

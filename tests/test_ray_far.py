@@ -24,6 +24,7 @@ from paceline.core.errors import PacelineWarning, SpecError
 from paceline.engines.local.shelf import Shelf
 from paceline.engines.local.staff import Patience
 from paceline.engines.ray.engine import RayEngine
+from paceline.engines.ray.tenancy import Tenancy
 from paceline.engines.ray.wanted import Ray
 from paceline.store.checkpoints import Folder, open_storage
 from paceline.testing.hand import FAR, Advising, Hand, opened
@@ -95,11 +96,12 @@ def counts(trial: Any) -> None:  # noqa: ANN401
 def engine(
     files: Path, storage: Storage, cache_bytes: int | None = None, slots: int = 2
 ) -> RayEngine:
+    shelf = Shelf(files, storage, cache_bytes)
+    wanted = Ray(gpus=slots, disk=str(files.parent / "disk"))
     return RayEngine(
         spec(),
-        counts,
-        Ray(gpus=slots, disk=str(files.parent / "disk")),
-        shelf=Shelf(files, storage, cache_bytes),
+        Tenancy(wanted, counts, shelf),
+        shelf=shelf,
         adviser=Advising(),
         patience=Patience(grace_s=1.0),
     )
@@ -245,7 +247,7 @@ def test_what_a_node_had_not_published_when_it_died_was_never_named(
 
 def test_a_disk_is_refused_where_nothing_would_be_published_from_it(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="keeps nothing for good"):
-        RayEngine(spec(), counts, Ray(disk="/disk"), shelf=Shelf(tmp_path / "study"))
+        Tenancy(Ray(disk="/disk"), counts, Shelf(tmp_path / "study"))
 
 
 def test_a_storage_that_is_another_one_on_each_node_is_refused(disk: Path, tmp_path: Path) -> None:
@@ -269,7 +271,7 @@ def test_a_node_that_does_not_see_the_folder_keeps_files_among_its_temporary_one
 ) -> None:
     shelf = Shelf(tmp_path / "study", Folder(tmp_path / "unseen"))
     shelf.checkpoints.rmdir()
-    there = RayEngine(spec(), counts, Ray(cpus=1), shelf=shelf, adviser=Advising())
+    there = RayEngine(spec(), Tenancy(Ray(cpus=1), counts, shelf), shelf=shelf, adviser=Advising())
     hand = begun(there, 1)
     hand.give(hand.launch(0, goal=2))
     assert hand.until_ended(0).cause is e.Cause.GOAL

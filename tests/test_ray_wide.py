@@ -20,6 +20,7 @@ from paceline.core import events as e
 from paceline.engines.local.shelf import Shelf
 from paceline.engines.local.staff import Patience
 from paceline.engines.ray.engine import RayEngine
+from paceline.engines.ray.tenancy import Tenancy
 from paceline.engines.ray.wanted import Ray
 from paceline.store.checkpoints import Folder
 from paceline.testing.hand import FAR, Advising, Hand, opened
@@ -61,11 +62,11 @@ def driven(disk: Path, tmp_path: Path) -> Iterator[Callable[..., Hand]]:
     engines: list[RayEngine] = []
 
     def make(train: Callable[[Any], Any], config: dict[str, Any]) -> Hand:
+        shelf = Shelf(tmp_path / "study", Folder(tmp_path / "kept"))
         made = RayEngine(
             replace(spec(), span=3),
-            train,
-            Ray(cpus=3, disk=str(disk)),
-            shelf=Shelf(tmp_path / "study", Folder(tmp_path / "kept")),
+            Tenancy(Ray(cpus=3, disk=str(disk)), train, shelf),
+            shelf=shelf,
             adviser=Advising(),
             patience=Patience(grace_s=1.0),
         )

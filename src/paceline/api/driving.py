@@ -330,24 +330,23 @@ class Driver:
         # Imported here: most studies stay on this machine.
         from paceline.engines.ray.engine import RayEngine
         from paceline.engines.ray.forecasts import FarCurves
+        from paceline.engines.ray.tenancy import Tenancy
 
         far = [
             FarCurves(partial(build, "curve model", study.curves), model.others)
             for study, model in zip(self.spec.studies, models, strict=True)
         ]
-        engine = RayEngine(
+        tenancy = Tenancy(cluster, self._train, self._shelf, mps=self._shares)
+        if tenancy.mps:
+            self._told["mps"] = tenancy.mps
+        return RayEngine(
             self.spec,
-            self._train,
-            cluster,
+            tenancy,
             shelf=self._shelf,
             adviser=advice_by(far, generators, self.machine.state),
             patience=patience,
             began=self._called,
-            mps=self._shares,
         )
-        if engine.mps:
-            self._told["mps"] = engine.mps
-        return engine
 
     @property
     def _shares(self) -> bool:

@@ -1,8 +1,8 @@
-"""The slots a study holds on a Ray cluster: one placement group for each, and a host on each node.
+"""The slots a study holds on a Ray cluster: one placement group for each.
 
 Knows Ray's placement groups and nodes. A thread looks at them, since the cluster's answers may take
 long, and tells what has come and gone. A group that Ray cannot place yet stays asked for, where the
-autoscaler sees it. Knows nothing of trials.
+autoscaler sees it. Knows nothing of trials, and that there are hosts on nodes.
 """
 
 from __future__ import annotations
@@ -15,21 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.core.errors import PacelineWarning, SpecError
 from paceline.engines.local.devices import Gpu, find_devices
-from paceline.engines.ray.afar import same_storage
-from paceline.engines.ray.host import Host
-from paceline.engines.ray.nests import Node, Place
+from paceline.engines.ray.hosts import OPEN_S
+from paceline.engines.ray.nodes import Place
 from paceline.engines.ray.wanted import imported
 from paceline.engines.ray.words import Leave
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from paceline.core.ports import Storage
     from paceline.core.values import SlotId
-    from paceline.engines.local.nest import Packed
-    from paceline.engines.ray.home import Ways
-    from paceline.engines.ray.host import Opening, Service
+    from paceline.engines.ray.hosts import Hosts
     from paceline.engines.ray.nests import Nests
+    from paceline.engines.ray.nodes import Node
     from paceline.engines.ray.wanted import Ray
 
 # How often the cluster is looked at. What dies is known at once; this is for what comes.
@@ -42,10 +39,6 @@ _DENIED = ("NO_RESOURCES", "INFEASIBLE")
 _START_S = 3.0
 # How long it waits for more, once it has some.
 _STILL_S = 0.5
-# How long a node may take to load the training function.
-_OPEN_S = 120.0
-# How long a host may take to end.
-_END_S = 5.0
 
 
 class _Held(NamedTuple):
@@ -56,20 +49,10 @@ class _Held(NamedTuple):
 class Reserve:
     """Asks for slots and keeps them."""
 
-    def __init__(
-        self,
-        wanted: Ray,
-        nests: Nests,
-        train: Packed,
-        ways: Ways,
-        storage: Storage | None,
-        mps: bool = False,
-    ) -> None:
+    def __init__(self, wanted: Ray, nests: Nests, hosts: Hosts, *, mps: bool) -> None:
         self._ray = imported()
-        self._storage = storage
         self._nests = nests
-        self._train = train
-        self._ways = ways
+        self._hosts = hosts
         self.kind = _kind(wanted, self._ray.cluster_resources())
         # Whether trials shall share GPUs at the same time, and what came of that, if anything yet.
         self._shares = mps and self.kind == "GPU"
@@ -83,9 +66,6 @@ class Reserve:
         # What is no longer counted on, and goes back when nobody works there any more.
         self._parting: dict[SlotId, tuple[Any, _Held]] = {}
         self._slots = count()
-        # Hosts by their nodes' names, and why nodes cannot have one.
-        self._nodes: dict[str, Node] = {}
-        self._refused: dict[str, str] = {}
         self._lock = threading.Lock()
         self._woken = threading.Event()
         self._closed = False
@@ -93,8 +73,7 @@ class Reserve:
         try:
             self._begin()
         except BaseException:
-            if self._nodes:
-                self._dismiss(*self._nodes.values())
+            self._hosts.dismiss()
             self.give_back()
             raise
         self._thread = threading.Thread(target=self._watch, name="paceline-reserve", daemon=True)
@@ -113,8 +92,6 @@ class Reserve:
             for group, held in list(self._groups.items()):
                 if held is not None and held.slot in slots:
                     del self._groups[group]
-                    if held.place.mps:
-                        held.place.node.say(Leave(held.place.gpu))
                     self._spared += 1
                     self._parting[held.slot] = group, held
 
@@ -123,12 +100,16 @@ class Reserve:
         with self._lock:
             parted = self._parting.pop(slot, None)
         if parted is not None:  # else it went with its node before
-            self._ray.util.remove_placement_group(parted[0])
+            group, (_, place) = parted
+            if place.mps:
+                place.node.say(Leave(place.gpu))
+            self._ray.util.remove_placement_group(group)
             self._woken.set()
 
     def rest(self) -> None:
         """Look no more."""
         self._closed = True
+        self._hosts.rest()
         self._woken.set()
         self._thread.join()
 
@@ -186,7 +167,9 @@ class Reserve:
         settled = self._settled(fresh)
         if settled:
             self._nests.arrive(settled)
-        self._leave()
+        with self._lock:
+            held = (*self._groups.values(), *(held for _, held in self._parting.values()))
+        self._hosts.leave({each.place.node for each in held if each is not None})
         if self._all:
             with self._lock:
                 self._forget_denied()
@@ -214,7 +197,7 @@ class Reserve:
         for group in [group for group, held in self._groups.items() if held is None]:
             told = table.get(group.id.hex(), {})
             denied = told.get("stats", {}).get("scheduling_state") in _DENIED
-            if denied or self._refused.keys() & told.get("bundles_to_node_id", {}).values():
+            if denied or self._hosts.refused.keys() & told.get("bundles_to_node_id", {}).values():
                 del self._groups[group]
                 self._ray.util.remove_placement_group(group)
                 self._vain = self._asked
@@ -233,24 +216,25 @@ class Reserve:
             name = told["bundles_to_node_id"][0] if told.get("state") == "CREATED" else ""
             if held is not None and (held.place.node.lost or held.place.node.name != name):
                 self._groups[group] = held = None
-            if held is None and name in alive and name not in self._refused:
+            if held is None and name in alive and name not in self._hosts.refused:
                 fresh[group] = name
         return fresh
 
     # Settling
 
     def _settled(self, fresh: dict[Any, str], *, strict: bool = False) -> dict[SlotId, Place]:
-        """Open a host on each node where there is none, and number its slots."""
-        self._open(fresh, strict)
+        """Have a host on each node, and number its slots."""
+        self._hosts.open([*fresh.values()], strict=strict)
+        nodes = self._hosts.nodes
         resources = {node["NodeID"]: node["Resources"] for node in self._ray.nodes()}
-        ready = [(name, group) for group, name in fresh.items() if name in self._nodes]
+        ready = [(name, group) for group, name in fresh.items() if name in nodes]
         # Neighbours get neighbouring numbers, so that wide trials stay together.
         ready.sort(key=lambda each: each[0])
         gpus = self._gpus([group for _, group in ready])
-        services = self._services([self._nodes[name] for name, _ in ready], gpus)
+        services = self._services([nodes[name] for name, _ in ready], gpus)
         places: dict[SlotId, Place] = {}
         for (name, group), gpu, mps in zip(ready, gpus, services, strict=True):
-            node, of = self._nodes[name], resources[name]
+            node, of = nodes[name], resources[name]
             share = max(1.0, of.get(self.kind, 1.0))
             size = gpu.bytes if gpu.name else int(of.get("memory", 0) / share)
             slot = next(self._slots)
@@ -259,77 +243,6 @@ class Reserve:
                 if group in self._groups:
                     self._groups[group] = _Held(slot, place)
         return places
-
-    def _open(self, fresh: dict[Any, str], strict: bool) -> None:
-        """Have hosts made where there are none; on the first nodes none may fail."""
-        ray = self._ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        opening = {}
-        for name in sorted(set(fresh.values())):
-            if name in self._nodes and not self._nodes[name].lost:
-                continue
-            self._nodes.pop(name, None)
-            here = NodeAffinitySchedulingStrategy(name, soft=False)
-            host = ray.remote(Host).options(num_cpus=0, scheduling_strategy=here).remote()
-            spares = sum(each == name for each in fresh.values())
-            opening[name] = (host, host.open.remote(self._train, self._ways, spares))
-        opened = self._awaited([opened for _, opened in opening.values()])
-        for name, (host, answer) in opening.items():
-            if answer not in opened:
-                ray.kill(host)
-                continue
-            try:
-                told = ray.get(answer)
-            except ray.exceptions.RayError:
-                continue  # the node went again: the next look tells
-            node = Node(name, host, told.folder)
-            wrong = told.wrong or self._astray(told)
-            if not wrong:
-                self._nodes[name] = node
-                continue
-            self._refused[name] = wrong
-            if told.wrong:
-                node.end(ray.kill)
-            else:
-                self._dismiss(node)
-            if not strict:
-                warnings.warn(f"a node is left out: {wrong}.", PacelineWarning, stacklevel=2)
-        if strict and self._refused:
-            raise SpecError(f"{next(iter(self._refused.values()))}.")
-
-    def _leave(self) -> None:
-        """End hosts where no slot is left: an autoscaler ends no node on which somebody lives."""
-        with self._lock:
-            parting = [held for _, held in self._parting.values()]
-            here = {held.node for held in (*self._groups.values(), *parting) if held is not None}
-        idle = [node for node in self._nodes.values() if node not in here]
-        if idle:
-            self._nodes = {name: node for name, node in self._nodes.items() if node in here}
-            self._dismiss(*idle)
-
-    def _dismiss(self, *nodes: Node) -> None:
-        """End hosts that are not needed after all, and what they have begun on their nodes."""
-        self._ray.wait([node.close(0.0) for node in nodes], num_returns=len(nodes), timeout=_END_S)
-        for node in nodes:
-            node.end(self._ray.kill)
-
-    def _astray(self, opening: Opening) -> str:
-        """Say where what a node puts into the storage is not found by us; empty: it is."""
-        if self._storage is None or not opening.sign or same_storage(self._storage, opening.sign):
-            return ""
-        return (
-            f"a node of the cluster has another {self._storage.url} than the driver: give "
-            "checkpoints=… in a storage that all nodes reach"
-        )
-
-    def _awaited(self, answers: list[Any]) -> list[Any]:
-        """Return the answers that have come by now; a study that ends waits for none."""
-        until = time.monotonic() + _OPEN_S
-        come: list[Any] = []
-        while len(come) < len(answers) and time.monotonic() < until and not self._closed:
-            come, _ = self._ray.wait(answers, num_returns=len(answers), timeout=0.1)
-        return come
 
     def _gpus(self, groups: Sequence[Any]) -> Sequence[Gpu]:
         """Return the GPU that each group holds; only Ray knows which it is."""
@@ -345,15 +258,15 @@ class Reserve:
             ).remote()
             for group in groups
         ]
-        found: list[Gpu] = ray.get(asked, timeout=_OPEN_S)
+        found: list[Gpu] = ray.get(asked, timeout=OPEN_S)
         return found
 
     def _services(self, nodes: Sequence[Node], gpus: Sequence[Gpu]) -> Sequence[str]:
         """Return where trials that share each GPU find what lets them run at the same time."""
         if not self._shares:
             return [""] * len(gpus)
-        asked = [node.serve(gpu.name) for node, gpu in zip(nodes, gpus, strict=True)]
-        served: list[Service] = self._ray.get(asked, timeout=_OPEN_S)
+        names = [gpu.name for gpu in gpus]
+        served = self._hosts.serve([*zip(nodes, names, strict=True)])
         for note in {each.note for each in served if each.note} - {self.mps}:
             self.mps = note
             word = f"trials that share a GPU take turns on a node: {note}."
