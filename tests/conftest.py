@@ -1,4 +1,4 @@
-"""What every test gets: invariants checked after it, traces where they are, strict randomness."""
+"""What every test gets: invariants checked after it, strict randomness; what some ask for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from cli_kit import Here
 from paceline.machine.checks import complaints
 from paceline.machine.machine import Machine
 from postgres_kit import tests_cluster
@@ -57,6 +58,14 @@ def traces() -> Path:
     if not TRACES.is_dir():
         pytest.skip(f"no recorded traces at {TRACES}: set PACELINE_TRACES to their folder")
     return TRACES
+
+
+@pytest.fixture
+def paceline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Here:
+    """The command line, in an empty folder."""
+    return Here(tmp_path, capsys, monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Step
 
 
-@pytest.fixture
-def paceline(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Here:
-    """The command line, in an empty folder."""
-    return Here(tmp_path, capsys, monkeypatch)
-
-
 def fields(kind: type) -> list[str]:
     """Return the names of a struct's fields."""
     return [field.name for field in msgspec.structs.fields(kind)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
 
 import paceline as pl
 from cli_kit import Here, golden, put
@@ -18,14 +17,6 @@ from test_checkpoint_life import EPOCHS, SCHEDULES, Told
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-@pytest.fixture
-def paceline(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Here:
-    """The command line, in an empty folder."""
-    return Here(tmp_path, capsys, monkeypatch)
 
 
 def told() -> Told:

@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def paceline(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Here:
-    """The command line, in an empty folder."""
-    return Here(tmp_path, capsys, monkeypatch)
-
-
 def rows(paceline: Here, *command: str | Path) -> list[CompareRow]:
     """Return the rows of a comparison."""
     ran = paceline("compare", *command, "--json")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from click.shell_completion import ShellComplete
 
@@ -11,17 +9,6 @@ from cli_kit import Here, tiny
 from paceline.cli.completing import SYNTHETIC
 from paceline.cli.main import commands
 from paceline.engines.sim.synthetic import synthetic
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-@pytest.fixture
-def paceline(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Here:
-    """The command line, in an empty folder."""
-    return Here(tmp_path, capsys, monkeypatch)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def paceline(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Here:
-    """The command line, in an empty folder."""
-    return Here(tmp_path, capsys, monkeypatch)
-
-
-@pytest.fixture
 def kept(paceline: Here) -> Here:
     """The command line, in a folder with a trace and two studies of it."""
     trace = tiny(paceline.folder / "tiny.jsonl.gz", setup_s=1.5)

@@ -117,14 +117,6 @@ def test_where_no_epoch_ended_the_figures_say_so() -> None:
     assert compared.best_by_time(lines).data[1].x == ()
 
 
-@pytest.fixture
-def paceline(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Here:
-    """The command line, in an empty folder."""
-    return Here(tmp_path, capsys, monkeypatch)
-
-
 def test_the_page_needs_no_network_and_is_the_same_again(paceline: Here) -> None:
     trace = tiny(paceline.folder / "t.jsonl.gz")
     command = ("compare", trace, "--policies", "fifo,asha", "--slots", "1,2", "--seeds", "2")

@@ -38,14 +38,6 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     return folder, outside(folder, "demo", "--deadline", "8s")
 
 
-@pytest.fixture
-def paceline(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Here:
-    """The command line, in an empty folder."""
-    return Here(tmp_path, capsys, monkeypatch)
-
-
 # What it shows
 
 

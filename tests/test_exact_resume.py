@@ -44,6 +44,14 @@ def shuffled(count: int) -> Any:  # noqa: ANN401
     return np.random.permutation(count)  # noqa: NPY002
 
 
+def small_network() -> tuple[Any, Any]:
+    """Return a network with dropout for the images, and an optimizer with momentum."""
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(36, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 3)
+    )
+    return model, torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+
+
 def with_torch(trial: Any) -> None:  # noqa: ANN401
     """Train a network with everything that has a state: batch norm, dropout, Adam, a schedule."""
     pixels, labels = (torch.from_numpy(array) for array in images())

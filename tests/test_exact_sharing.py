@@ -17,7 +17,7 @@ import paceline as pl
 from cli_kit import log_of
 from paceline.core.decisions import Launch
 from paceline.machine.sharing import sharing_of
-from test_exact_resume import images, same, shuffled
+from test_exact_resume import images, same, shuffled, small_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,10 +46,7 @@ DIFFERENT = 2 * (2 * 2 + 6 * 1 + 12 * 3)
 def with_torch(trial: Any) -> None:  # noqa: ANN401
     """Train a network with dropout and momentum, reading its schedules step by step."""
     pixels, labels = (torch.from_numpy(array) for array in images())
-    model = torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(36, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 3)
-    )
-    opt = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+    model, opt = small_network()
     _, _, losses = trial.keep(model=model, opt=opt, losses=[])
     for epoch in trial.epochs():
         batches = torch.randperm(48).split(trial["batch"])

@@ -17,30 +17,15 @@ from live_kit import Running, study_file, wait_for
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.engines.local.life import Life
-from paceline.testing.hand import FAR, Advising, Hand, amend, halt, opened
+from paceline.testing.hand import FAR, Hand, amend, halt
 from paceline.worker.channel import Channel
-from test_local_engine import children, gone, local
+from test_local_engine import children, driven, gone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-
-@pytest.fixture
-def driven(tmp_path: Path) -> Iterator[Callable[..., Hand]]:
-    """Give engines under control, and close them afterwards."""
-    engines = []
-
-    def make(train: Callable[[Any], Any], *configs: dict[str, Any], **patience: float) -> Hand:
-        engines.append(local(train, tmp_path, Advising(), **patience))
-        hand = Hand(engines[-1], 0.02)
-        hand.give(*(opened(trial, config) for trial, config in enumerate(configs)))
-        return hand
-
-    yield make
-    for engine in engines:
-        engine.close()
-    assert children() == []
+__all__ = ["driven"]
 
 
 def wide(launch: d.Launch) -> d.Launch:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import paceline as pl
 from build import Played, table
-from cli_kit import Here
 from paceline.api.brains import brains_of
 from paceline.api.parts import names, parse_part
 from paceline.api.searching import Search, as_one
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from cli_kit import Here
     from paceline.core.decisions import Entry, Step
     from paceline.core.ports import Policy, Verdict
     from paceline.core.values import Config
@@ -408,13 +408,6 @@ def folder_of_three(tmp_path: Path) -> str:
     SIMULATED.run(name="three", remember=keeper.remember)
     keeper.close()
     return url
-
-
-@pytest.fixture
-def paceline(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Here:
-    return Here(tmp_path, capsys, monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def driven(tmp_path: Path) -> Iterator[Callable[..., Hand]]:
     for engine in engines:
         engine.close()
     assert children() == []
+    assert list((tmp_path / "checkpoints").glob("*.meeting")) == []
 
 
 def beats(trial: Any) -> None:  # noqa: ANN401

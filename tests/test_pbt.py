@@ -24,7 +24,7 @@ from paceline.machine.story import trial_story
 from paceline.plan.settings import setting_at
 from paceline.policies.exploring import Explorer
 from paceline.policies.pbt import Pbt
-from test_exact_resume import images, same
+from test_exact_resume import images, same, small_network
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -387,10 +387,7 @@ EPOCHS = 6
 def trained(trial: Any) -> None:  # noqa: ANN401
     """Train a small network; the score rises with the epochs, so that the last is the best."""
     pixels, labels = (torch.from_numpy(array) for array in images())
-    model = torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(36, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 3)
-    )
-    opt = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+    model, opt = small_network()
     _, _, losses = trial.keep(model=model, opt=opt, losses=[])
     for epoch in trial.epochs():
         for rows in torch.randperm(48).split(16):

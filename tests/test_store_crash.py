@@ -216,6 +216,14 @@ def tell(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
+def together(processes: list[subprocess.Popen[str]]) -> None:
+    """Let other processes begin at once, when all of them are ready."""
+    for process in processes:
+        assert heard(process) == "ready"
+    for process in processes:
+        tell(process)
+
+
 def errors(process: subprocess.Popen[str]) -> str:
     """Return what the other process complained about, when it has ended."""
     assert process.stderr is not None
@@ -367,11 +375,8 @@ def test_writers_of_different_studies_work_side_by_side(place: Place) -> None:
         other(write_some, place.url, "c", 60) as third,
     ):
         writers = [first, second, third]
-        for writer in writers:
-            assert heard(writer) == "ready"
         # All make the store, and then all write to it.
-        for writer in writers:
-            tell(writer)
+        together(writers)
         for writer in writers:
             assert writer.wait() == 0, errors(writer)
     assert [place.whole_prefix(name) for name in names] == [60 * BATCH] * 3
@@ -418,10 +423,7 @@ def test_of_many_who_begin_one_study_at_once_one_writes_it(place: Place) -> None
         other(write_some, place.url, "study", 5) as third,
     ):
         writers = [first, second, third]
-        for writer in writers:
-            assert heard(writer) == "ready"
-        for writer in writers:
-            tell(writer)
+        together(writers)
         ends = [(writer.wait(), errors(writer)) for writer in writers]
     assert [code for code, _ in ends].count(0) == 1
     for code, complaint in ends:
@@ -434,10 +436,7 @@ def test_of_many_who_begin_one_study_at_once_one_writes_it(place: Place) -> None
 def test_a_claim_that_comes_and_goes_has_one_holder_at_a_time(tmp_path: Path) -> None:
     with other(take_turns, tmp_path, 500) as first, other(take_turns, tmp_path, 500) as second:
         writers = [first, second]
-        for writer in writers:
-            assert heard(writer) == "ready"
-        for writer in writers:
-            tell(writer)
+        together(writers)
         for writer in writers:
             assert writer.wait() == 0, errors(writer)
     assert os.listdir(tmp_path) == []
