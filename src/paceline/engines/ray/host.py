@@ -289,6 +289,7 @@ class Host:
             gang.forget_links()
             for unborn in gang.workers.values():
                 self._unborn.pop(unborn, None)
+                self._attempts.pop(unborn, None)
                 self._tell(Exited(unborn, -signal.SIGTERM))
 
     def _join(self, word: Join) -> None:
