@@ -101,7 +101,11 @@ class Reserve:
         """Count on these slots no more; nobody else has them before they are let go."""
         with self._lock:
             for group, held in list(self._groups.items()):
-                if held is not None and held.slot in slots:
+                if held is None:
+                    # Who gives back waits for no more: it would come in place of what goes.
+                    del self._groups[group]
+                    self._ray.util.remove_placement_group(group)
+                elif held.slot in slots:
                     del self._groups[group]
                     self._spared += 1
                     self._parting[held.slot] = group, held
@@ -189,7 +193,8 @@ class Reserve:
         self._asked = free, total
         pending = sum(held is None for held in self._groups.values())
         # What is told to be free may be what we have just taken.
-        most = total - self._spared - len(self._groups)
+        # Who has given back keeps one, wherever that is when nodes have gone.
+        most = max(1, total - self._spared) - len(self._groups)
         self._ask(min(free - pending, most))
 
     def _total(self) -> int:
@@ -240,11 +245,12 @@ class Reserve:
             node, of = self._nodes[name], resources[name]
             share = max(1.0, of.get(self.kind, 1.0))
             size = memory if gpu else int(of.get("memory", 0) / share)
-            slot = next(self._slots)
-            places[slot] = Place(node, gpu, of.get("CPU", 1.0) / share, size)
             with self._lock:
-                if group in self._groups:
-                    self._groups[group] = _Held(slot, node)
+                if group not in self._groups:
+                    continue  # it was taken back meanwhile
+                slot = next(self._slots)
+                self._groups[group] = _Held(slot, node)
+            places[slot] = Place(node, gpu, of.get("CPU", 1.0) / share, size)
         return places
 
     def _open(self, fresh: dict[Any, str], strict: bool) -> None:
