@@ -174,7 +174,7 @@ def test_a_study_that_takes_what_is_free_asks_an_autoscaler_for_nothing(
             hold.unlink(missing_ok=True)
 
     far = pl.Ray(address=cluster.address)
-    with pytest.warns(PacelineWarning, match="asks for none: give cpus=… where an autoscaler"):
+    with pytest.warns(PacelineWarning, match="asks nobody for it: give cpus=… where nodes come"):
         study(cluster, store, hold, slots=far, trials=4).run(watch)
     assert capacities(log_of(store)) == [0, 1]
     for group in asked:

@@ -151,9 +151,9 @@ class Reserve:
         if not fresh:
             kind = self.kind
             # Who takes what is free asks for nothing that an autoscaler could see.
-            alone = f", and asks for none: give {kind.lower()}s=… where an autoscaler has to"
+            silent = f", and asks nobody for it: give {kind.lower()}s=… where nodes come on demand"
             warnings.warn(
-                f"the cluster has no free {kind} now: the study waits for one{alone * self._all}.",
+                f"the cluster has no free {kind} now: the study waits for one{silent * self._all}.",
                 PacelineWarning,
                 stacklevel=2,
             )
@@ -161,7 +161,8 @@ class Reserve:
 
     def _watch(self) -> None:
         while not self._closed:
-            soon = self._all and None in self._groups.values()
+            with self._lock:
+                soon = self._all and None in self._groups.values()
             self._woken.wait(_SOON_S if soon else _LOOK_S)
             self._woken.clear()
             if self._closed:
