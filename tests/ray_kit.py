@@ -154,7 +154,7 @@ class Autoscaled:
 
 
 def _settings(address: str, most: int) -> dict[str, Any]:
-    """Return what an autoscaler is told: nodes may idle for three seconds."""
+    """Return what an autoscaler is told: nodes may idle for a second."""
     size = {"CPU": 2, "object_store_memory": STORE_BYTES}
     node: dict[str, Any] = {"node_config": {}, "min_workers": 0}
     stages = ("setup", "head_setup", "worker_setup", "initialization", "head_start_ray")
@@ -167,7 +167,7 @@ def _settings(address: str, most: int) -> dict[str, Any]:
         "auth": {"ssh_user": ""},
         "cluster_name": "paceline",
         "max_workers": most,
-        "idle_timeout_minutes": 0.05,
+        "idle_timeout_minutes": 0.02,
         "provider": {
             "type": "external",
             "module": _PROVIDER,

@@ -224,6 +224,36 @@ def test_a_slot_that_is_given_back_is_free_for_others(driven: Callable[..., Hand
     assert second not in hand.of(e.CapacityChanged)[-1].slots
 
 
+def test_who_gives_slots_back_asks_for_no_more(driven: Callable[..., Hand]) -> None:
+    from ray.util import placement_group_table
+
+    before = placement_group_table().keys()
+    # Four are there, and two more are asked for.
+    hand = driven(beats, Ray(cpus=6), {"a": 1})
+    first, *_, last = hand.of(e.CapacityChanged)[-1].slots
+    hand.give(on(hand.launch(0, goal=FAR), first), d.Retire(slots=(last,), why=WHY))
+
+    def asked() -> list[str]:
+        table = placement_group_table()
+        return sorted(table[name]["state"] for name in table.keys() - before)
+
+    hand.until(lambda: asked() == ["CREATED"] * 3 + ["REMOVED"] * 3, "three slots alone")
+
+
+def test_who_has_given_slots_back_has_one_again_when_its_node_dies(
+    driven: Callable[..., Hand], nodes: Nodes
+) -> None:
+    added = nodes.add(num_cpus=1)
+    hand = driven(beats, Ray(), {"a": 1})
+    told = hand.of(e.CapacityChanged)[-1]
+    where = zip(told.slots, told.nodes, strict=True)
+    elsewhere = tuple(slot for slot, node in where if not added.node_id.startswith(node))
+    assert len(elsewhere) == 4
+    hand.give(d.Retire(slots=elsewhere, why=WHY))
+    nodes.remove(added)
+    hand.until(lambda: {*hand.of(e.CapacityChanged)[-1].slots} - {*told.slots} != set(), "another")
+
+
 def test_what_is_free_in_pieces_alone_is_not_asked_for_again_and_again(
     driven: Callable[..., Hand],
 ) -> None:

@@ -90,7 +90,11 @@ class Reserve:
         """Count on these slots no more; nobody else has them before they are let go."""
         with self._lock:
             for group, held in list(self._groups.items()):
-                if held is not None and held.slot in slots:
+                if held is None:
+                    # Who gives back waits for no more: it would come in place of what goes.
+                    del self._groups[group]
+                    self._ray.util.remove_placement_group(group)
+                elif held.slot in slots:
                     del self._groups[group]
                     self._spared += 1
                     self._parting[held.slot] = group, held
@@ -140,9 +144,9 @@ class Reserve:
         if not fresh:
             kind = self.kind
             # Who takes what is free asks for nothing that an autoscaler could see.
-            alone = f", and asks for none: give {kind.lower()}s=… where an autoscaler has to"
+            silent = f", and asks nobody for it: give {kind.lower()}s=… where nodes come on demand"
             warnings.warn(
-                f"the cluster has no free {kind} now: the study waits for one{alone * self._all}.",
+                f"the cluster has no free {kind} now: the study waits for one{silent * self._all}.",
                 PacelineWarning,
                 stacklevel=2,
             )
@@ -150,7 +154,8 @@ class Reserve:
 
     def _watch(self) -> None:
         while not self._closed:
-            soon = self._all and None in self._groups.values()
+            with self._lock:
+                soon = self._all and None in self._groups.values()
             self._woken.wait(_SOON_S if soon else _LOOK_S)
             self._woken.clear()
             if self._closed:
@@ -184,7 +189,8 @@ class Reserve:
         self._asked = free, total
         pending = sum(held is None for held in self._groups.values())
         # What is told to be free may be what we have just taken.
-        most = total - self._spared - len(self._groups)
+        # Who has given back keeps one, wherever that is when nodes have gone.
+        most = max(1, total - self._spared) - len(self._groups)
         self._ask(min(free - pending, most))
 
     def _total(self) -> int:
@@ -237,11 +243,13 @@ class Reserve:
             node, of = nodes[name], resources[name]
             share = max(1.0, of.get(self.kind, 1.0))
             size = gpu.bytes if gpu.name else int(of.get("memory", 0) / share)
-            slot = next(self._slots)
-            place = places[slot] = Place(node, gpu.name, of.get("CPU", 1.0) / share, size, mps)
+            place = Place(node, gpu.name, of.get("CPU", 1.0) / share, size, mps)
             with self._lock:
-                if group in self._groups:
-                    self._groups[group] = _Held(slot, place)
+                if group not in self._groups:
+                    continue  # it was taken back meanwhile
+                slot = next(self._slots)
+                self._groups[group] = _Held(slot, place)
+            places[slot] = place
         return places
 
     def _gpus(self, groups: Sequence[Any]) -> Sequence[Gpu]:
