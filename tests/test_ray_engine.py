@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import tempfile
@@ -81,6 +82,7 @@ class TestRayEngine(EngineContract):
 @pytest.fixture
 def driven(tmp_path: Path, nodes: Nodes) -> Iterator[Callable[..., Hand]]:
     """Give engines under control, and close them afterwards."""
+    nodes.settle()  # an earlier test may have let some die
     engines: list[RayEngine] = []
 
     def make(train: Callable[[Any], Any], wanted: Ray, *configs: dict[str, Any]) -> Hand:
@@ -256,7 +258,7 @@ def test_who_has_given_slots_back_has_one_again_when_its_node_dies(
     hand.until(lambda: {*hand.of(e.CapacityChanged)[-1].slots} - {*told.slots} != set(), "another")
 
 
-def test_what_is_free_in_pieces_alone_is_not_asked_for_again_and_again(
+def test_what_is_free_in_pieces_alone_is_asked_for_less_and_less_often(
     driven: Callable[..., Hand],
 ) -> None:
     import ray
@@ -268,10 +270,10 @@ def test_what_is_free_in_pieces_alone_is_not_asked_for_again_and_again(
     hand = driven(beats, Ray(), {"a": 1})
     hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 2, "one on each")
     hand.give(hand.launch(0, goal=FAR))
-    hand.until_reported(0, 150)  # by now it has been asked for
-    before = placement_group_table().keys()
-    hand.until_reported(0, 400)  # the cluster was looked at since
-    after = placement_group_table().keys()
+    began, before = time.monotonic(), placement_group_table().keys()
+    hand.until_reported(0, 600)
+    asked = len(placement_group_table().keys() - before)
+    # Where it is asked for at every look, that is once a second and more.
+    assert asked <= 1 + math.log2(1 + (time.monotonic() - began) / 2)
     remove_placement_group(others)
-    assert after == before
     hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 4, "the rest")

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _LOOK_S = 1.0
 # The same, while something is asked for that is free: an autoscaler shall not see it for long.
 _SOON_S = 0.2
+# How soon what was asked for in vain is asked for again, at first and at last: each time an
+# autoscaler may see it.
+_AGAIN_S, _AGAIN_MOST_S = 2.0, 300.0
 # Ray's words for what it has found no place for.
 _DENIED = ("NO_RESOURCES", "INFEASIBLE")
 # How long a study waits at its start for a first slot.
@@ -60,8 +63,10 @@ class Reserve:
         # None: whatever is free, except for what was given back.
         self._all = wanted.count is None
         self._spared = 0
-        # What was free, of what, when it was last asked for, and when that was denied.
+        # What was free, of what, when it was last asked for, and when that was denied; when to try
+        # the same again, and how long that was to wait.
         self._asked = self._vain = (0, 0)
+        self._again_at = self._wait_s = 0.0
         self._groups: dict[Any, _Held | None] = {}
         # What is no longer counted on, and goes back when nobody works there any more.
         self._parting: dict[SlotId, tuple[Any, _Held]] = {}
@@ -184,7 +189,7 @@ class Reserve:
         """Ask for what is free: never for more, or an autoscaler would never come to rest."""
         free = int(self._ray.available_resources().get(self.kind, 0))
         total = self._total()
-        if (free, total) == self._vain:
+        if (free, total) == self._vain and time.monotonic() < self._again_at:
             return  # as before: it lies in pieces on several nodes, or where we may not be
         self._asked = free, total
         pending = sum(held is None for held in self._groups.values())
@@ -200,13 +205,19 @@ class Reserve:
     def _forget_denied(self) -> None:
         """Take back what was not free after all, or on a node that is left out."""
         table = self._ray.util.placement_group_table()
+        vain = False
         for group in [group for group, held in self._groups.items() if held is None]:
             told = table.get(group.id.hex(), {})
             denied = told.get("stats", {}).get("scheduling_state") in _DENIED
             if denied or self._hosts.refused.keys() & told.get("bundles_to_node_id", {}).values():
                 del self._groups[group]
                 self._ray.util.remove_placement_group(group)
-                self._vain = self._asked
+                vain = True
+        if vain:
+            # Less and less often, but not never: what was told to be free may have been free later.
+            again = self._asked == self._vain
+            self._wait_s = min(2 * self._wait_s, _AGAIN_MOST_S) if again else _AGAIN_S
+            self._vain, self._again_at = self._asked, time.monotonic() + self._wait_s
 
     def _ask(self, slots: int) -> None:
         for _ in range(slots):
