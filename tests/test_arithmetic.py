@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from build import Played, table
-from paceline.core.decisions import EndCause, Launch
+from paceline.core.decisions import EndCause, Launch, Retire
 from paceline.core.errors import SpecError
 from paceline.core.events import CapacityChanged, Cause, Ended, Saved
 from paceline.core.speedup import SpeedUp, parse_speedup
@@ -160,6 +160,24 @@ def test_of_free_slots_the_one_on_the_node_that_saved_is_taken() -> None:
     assert slots[:4] == [(0, (0,)), (1, (1,)), (2, (2,)), (3, (0,))]
     assert slots[4:] == [(1, (1,)), (2, (2,)), (3, (0,))]
     assert played.state.now == 4.0 + 4.0
+
+
+def test_slots_of_a_cluster_that_nobody_can_use_any_more_are_given_back() -> None:
+    curves = table([[1.0] * 2, [1.0] * 6])
+    played = Played(curves, slots=3, cluster={"node_slots": 1}).run()
+    assert [(retire.slots, retire.why) for retire in played.of(Retire)] == [
+        ((2,), "no more trials come, and the 2 that are left cannot use them"),
+        ((0,), "no more trials come, and the 1 that are left cannot use them"),
+    ]
+    # All three until the first trial is open and the second, two for two epochs, one for four.
+    assert played.state.capacity_seconds == 2 * 2 + 4 * 1
+    assert Played(curves, slots=3).run().of(Retire) == []
+
+
+def test_whole_nodes_are_given_back_first() -> None:
+    # Two trials share slot 0. Two of four slots stay: slot 1, which is on the same node, is one.
+    played = Played(table([[1.0] * 4] * 2), slots=4, pack=2, cluster={"node_slots": 2}).run()
+    assert played.of(Retire)[0].slots == (2, 3)
 
 
 @pytest.mark.parametrize(

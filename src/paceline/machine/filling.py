@@ -6,6 +6,7 @@ Knows the order of the questions, and when there is nothing left to ask: then th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.core import decisions as d
@@ -20,6 +21,7 @@ from paceline.machine.resizing import (
     why_narrower,
     why_wider,
 )
+from paceline.machine.tidying import may_come
 from paceline.plan.settings import canonical
 
 if TYPE_CHECKING:
@@ -82,6 +84,8 @@ class Filler:
         # While a proposal is on its way the slot it is for is not left over.
         if state.elastic and not (launched or state.end or state.questions.awaited):
             self._spread(machine, coming=pick is not None and pick.trial is None)
+        if slots.nodes and slots.idle and not state.end:
+            _give_back(machine)
 
     def _move(self, machine: Decider) -> bool:
         """Let those go on who have saved to change their width."""
@@ -356,6 +360,21 @@ def _clipped(width: float, state: StudyState) -> float:
     if width >= 1.0:
         return float(min(int(width), max(1, state.capacity)))
     return 1.0 / round(1.0 / width)
+
+
+def _give_back(machine: Decider) -> None:
+    """Let slots go that nobody can use any more: on a cluster others may, or their nodes go."""
+    state = machine.state
+    spare = state.capacity - state.live * state.spec.span
+    if not state.live or spare <= 0 or may_come(state):
+        return
+    idle, nodes = state.slots.idle, state.slots.nodes
+    # Whole nodes first.
+    busy = Counter(nodes.get(slot, "") for slot in state.slots.held)
+    going = sorted(idle, key=lambda slot: (busy[nodes.get(slot, "")], slot))[:spare]
+    if going:
+        why = f"no more trials come, and the {state.live} that are left cannot use them"
+        machine.decide(d.Retire(slots=tuple(sorted(going)), why=why))
 
 
 def dispensable(state: StudyState, count: int) -> tuple[SlotId, ...]:
