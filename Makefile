@@ -4,8 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 TORCH ?= torch==2.13.0
-# One more than there are cores: most tests wait for processes of their own now and then.
-JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two more than there are cores: the tests on two Ray clusters wait for these most of the time.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .PHONY: setup demo test check bench bench-allocation bench-curves bench-early-term bench-life bench-local bench-peers \
 	bench-branching bench-policies bench-quality bench-ray bench-several bench-stages bench-stores slow golden pictures stores train-pfn

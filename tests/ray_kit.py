@@ -23,6 +23,8 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 STORE_BYTES = 80_000_000
 _MARK = "PACELINE_TEST_CLUSTER"
 _TRACER = "COVERAGE_PROCESS_CONFIG"
+# A node that has died is known to be dead in a moment; one that is slow is not taken for dead.
+_WATCHFUL = {"RAY_health_check_period_ms": "500"}
 
 
 @contextmanager
@@ -55,7 +57,7 @@ class Nodes:
         head = {"num_cpus": 2, "object_store_memory": STORE_BYTES, "include_dashboard": False}
         # What its processes, and theirs, are known by.
         os.environ[_MARK] = self.mark = f"{os.getpid()}-{id(self)}"
-        with unmeasured():
+        with unmeasured(), variables(**_WATCHFUL):
             self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address: str = self._cluster.address
 
@@ -110,7 +112,7 @@ class Autoscaled:
         hasty = {
             _MARK: self.mark,
             "RAY_FAKE_CLUSTER": "1",
-            "RAY_health_check_period_ms": "500",
+            **_WATCHFUL,
             "AUTOSCALER_UPDATE_INTERVAL_S": "1",
             # The one that Kubernetes and `ray up` have.
             "RAY_enable_autoscaler_v2": "1",

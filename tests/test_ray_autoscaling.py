@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from paceline.machine.state import StudyState
 
 pytestmark = [
-    pytest.mark.xdist_group("ray"),
+    pytest.mark.xdist_group("far"),
     # Whether a first node is there before the study begins without is a matter of luck.
     pytest.mark.filterwarnings("ignore:the cluster has no free CPU now"),
 ]

@@ -178,7 +178,7 @@ def fits(tmp_path: Path, scheduler: object, trials: int) -> Any:  # noqa: ANN401
         ).fit()
 
 
-@pytest.mark.xdist_group("ray")
+@pytest.mark.xdist_group("far")
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.filterwarnings("ignore")
 def test_tune_stops_and_promotes_by_our_policy(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_tune_stops_and_promotes_by_our_policy(tmp_path: Path) -> None:
     assert epochs[0.2] == 4
 
 
-@pytest.mark.xdist_group("ray")
+@pytest.mark.xdist_group("far")
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.filterwarnings("ignore")
 def test_a_target_ends_tunes_run(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["nodes"]
 
 # One cluster for all of them.
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = pytest.mark.xdist_group("far")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ _NAMESPACE = "paceline"
 _TAIL_LINES = 20
 # How long a driver may take to begin its study.
 _BEGIN_S = 120.0
+# How long an answer may be on its way.
+_HEARD_S = 2.0
 
 
 class Carrier:
@@ -65,11 +68,14 @@ class Carrier:
             if line.startswith(BEGUN):
                 self._begun.set()
         self._process.wait()
-        if not self._begun.is_set():
-            self._begun.set()
-            self._asked.wait(_BEGIN_S)  # whoever waits for the first word hears that none came
+        self._begun.set()
         ray = imported()
-        ray.kill(ray.get_runtime_context().current_actor)
+        here = ray.get_runtime_context()
+        if not here.was_current_actor_reconstructed:
+            # Whoever waits for the first word hears it, or that none came.
+            self._asked.wait(_BEGIN_S)
+            time.sleep(_HEARD_S)
+        ray.kill(here.current_actor)
 
 
 # The first word of a driver that has its study.
