@@ -98,6 +98,7 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
         read_trace(torn)
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_recorded_trace_runs_under_fifo_and_asha(traces: Path, part: int) -> None:
     files = sorted(traces.glob("*.jsonl.gz"))
