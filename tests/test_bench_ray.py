@@ -31,6 +31,7 @@ def test_the_page_compares_what_did_the_same() -> None:
         in text
     )
     assert "| differs   |" in text
+    assert "10.0 s there, 9.5 s in the simulator, -5.0% (asked for: within 10%)" in text
 
 
 def rates(reports: float, trials: float) -> dict[str, float]:
