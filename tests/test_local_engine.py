@@ -261,6 +261,8 @@ def test_a_worker_that_dies_while_it_waits_costs_nothing(driven: Callable[..., H
         time.sleep(0.001)
     for pid in workers_of(nursery):
         os.kill(pid, signal.SIGKILL)
+    while workers_of(nursery):  # it says who is gone when it has buried them
+        time.sleep(0.001)
     hand.settle()
     hand.give(hand.launch(0, goal=3))
     assert hand.until_ended(0).cause is e.Cause.GOAL
