@@ -31,7 +31,6 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Autoscaled]:
-    pytest.importorskip("ray", reason="Ray is not installed")
     cluster = Autoscaled(tmp_path_factory.mktemp("autoscaler"), most=3)
     yield cluster
     cluster.close()
