@@ -34,7 +34,7 @@ from paceline.engines.sim.traces import VERSION, Header, Run, Trace
 from paceline.plan.settings import setting_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from paceline.core.decisions import Step
 
@@ -120,12 +120,20 @@ def measured(case: Case, address: str) -> dict[str, float]:
 
 
 def sleeps(trial: pl.Trial) -> None:
-    """Sleep for as long as the config says, and rise along a power law."""
+    """Sleep for as long as the setting says, and rise along a power law."""
     level = trial.keep(level=[0.0])
     for epoch in trial.epochs():
-        time.sleep(trial["epoch_s"])
+        time.sleep(epoch_s(trial))
         level[0] += trial["lr"] * 0.3 / (epoch + 1)
         trial.report(accuracy=min(1.0, level[0]))
+
+
+def epoch_s(setting: Mapping[str, Any] | pl.Trial) -> float:
+    """Return how long an epoch takes: no two trials alike.
+
+    Else chance would say whose report is first, on which depends whom POP stops.
+    """
+    return float(setting["pace_s"] + 0.2 * setting["lr"])
 
 
 def lived(address: str, trials: int) -> dict[str, Any]:
@@ -134,7 +142,7 @@ def lived(address: str, trials: int) -> dict[str, Any]:
         sleeps,
         space={
             "lr": pl.piecewise([(0, 1.0), (4, pl.uniform(0.01, 1.0))]),
-            "epoch_s": pl.choice([0.3, 0.4, 0.5]),
+            "pace_s": pl.choice([0.8, 1.0, 1.2]),
         },
         metric="accuracy",
         mode="max",
@@ -174,15 +182,18 @@ def whole(result: pl.Result) -> Trace:
 
     What a trial that was stopped has left is cut short, and in the simulator it would end there.
     """
-    trials = [trial for trial in result.trials if trial.seconds]
-    over = median(second - trial.config["epoch_s"] for trial in trials for second in trial.seconds)
+    epochs = range(EPOCHS)
+    paths = [[setting_at(trial.config, epoch) for epoch in epochs] for trial in result.trials]
+    over = median(
+        second - epoch_s(setting)
+        for trial, path in zip(result.trials, paths, strict=True)
+        for second, setting in zip(trial.seconds, path, strict=False)
+    )
     runs = []
-    for trial in result.trials:
-        rises = (
-            setting_at(trial.config, epoch)["lr"] * 0.3 / (epoch + 1) for epoch in range(EPOCHS)
-        )
+    for trial, path in zip(result.trials, paths, strict=True):
+        rises = (setting["lr"] * 0.3 / (epoch + 1) for epoch, setting in enumerate(path))
         values = array("d", (min(1.0, level) for level in accumulate(rises)))
-        seconds = array("d", [trial.config["epoch_s"] + over] * EPOCHS)
+        seconds = array("d", (epoch_s(setting) + over for setting in path))
         runs.append(Run(trial.id, trial.config, values, seconds))
     header = Header(
         paceline_trace=VERSION, name="life", metric="accuracy", mode="max", max_epochs=EPOCHS
@@ -297,8 +308,9 @@ def _lives(lives: Sequence[dict[str, Any]]) -> str:
     return (
         f"A study of {lives[0]['trials']} trials with POP, Fluid and sharing there, several times, "
         "and in the simulator, which was given the same trials and how long an epoch and, on "
-        "average, a forecast took there. In life it depends on chance which of two reports is "
-        f"first, and on that whom POP stops.\n\n{markdown([head, *lines])}\n\nMedians: "
+        "average, a forecast took there. Epochs take about a second, and no two trials' alike: "
+        "where they do, chance says which of two reports is first, and that whom POP stops."
+        f"\n\n{markdown([head, *lines])}\n\nMedians: "
         f"{there:.1f} s there, {here:.1f} s in the simulator, {here / there - 1:+.1%} (asked for: "
         f"within {NEAR:.0%})."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -217,6 +218,29 @@ def test_a_halted_function_unwinds_and_its_finally_runs(
     hand.give(d.Halt(attempt=0, why=WHY))
     hand.until_ended(0)
     assert mark.read_text() == "yes"
+
+
+def test_a_halted_function_that_swallows_the_end_unwinds_at_its_next_report(
+    driven: Callable[..., Hand], tmp_path: Path
+) -> None:
+    mark = tmp_path / "unwound"
+
+    def swallows(trial: Any) -> None:  # noqa: ANN401
+        try:
+            for _ in trial.epochs():
+                trial.report(loss=1.0)
+                with contextlib.suppress(BaseException):
+                    time.sleep(60)
+        finally:
+            mark.write_text("yes")
+
+    hand = driven(swallows, {"a": 1}, grace_s=30.0)
+    hand.give(hand.launch(0, goal=FAR))
+    hand.until_reported(0, 1)
+    hand.give(d.Halt(attempt=0, why=WHY))
+    assert hand.until_ended(0).cause is e.Cause.HALTED
+    assert mark.read_text() == "yes"
+    assert [epoch for epoch, _ in hand.values(0)] == [1]
 
 
 def test_a_hanging_attempt_is_a_failure(driven: Callable[..., Hand]) -> None:

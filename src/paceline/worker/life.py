@@ -19,7 +19,7 @@ from paceline.worker.channel import Begin, Channel, Done, Failed, Spoilt
 from paceline.worker.keeping import seed_everything
 from paceline.worker.memory import ran_out
 from paceline.worker.ray_style import running
-from paceline.worker.trial import Trial, Unwind
+from paceline.worker.trial import Notice, Trial, Unwind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,9 +59,10 @@ def live(channel: Channel, train: Train, ties: Ties) -> int:
     begin = channel.receive(wait=True)
     if not isinstance(begin, Begin):
         return 0  # the driver needs nobody any more
-    _settle_in(begin)
+    notice = Notice()
     try:
-        trial = Trial(begin, channel, ties)
+        _settle_in(begin, notice)
+        trial = Trial(begin, channel, ties, notice)
     except CheckpointError as error:
         channel.send(Spoilt(note=str(error)))
         return 0
@@ -94,7 +95,7 @@ def _train(train: Train, trial: Trial) -> None:
         train(trial)
 
 
-def _settle_in(begin: Begin) -> None:
+def _settle_in(begin: Begin, notice: Notice) -> None:
     log = os.open(begin.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -105,13 +106,9 @@ def _settle_in(begin: Begin) -> None:
         # Threads were decided when torch was loaded, before anybody knew this attempt's share.
         torch.set_num_threads(begin.threads)
     # A soft end: the function unwinds, wherever it is.
-    signal.signal(signal.SIGTERM, _unwind)
+    signal.signal(signal.SIGTERM, notice.give)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     seed_everything(begin.seed)
-
-
-def _unwind(number: int, frame: object) -> None:
-    raise Unwind
 
 
 def _tail(error: BaseException) -> str:

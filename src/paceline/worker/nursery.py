@@ -165,10 +165,11 @@ def _signal_all(pid: int, number: int) -> None:
 
 
 def _warm() -> None:
-    """Import what torch imports when the first optimizer is made, or every worker would do it."""
-    if "torch" in sys.modules:
-        with contextlib.suppress(ImportError):
-            import_module("torch._dynamo")
+    """Import what numpy and torch import when they are first used, or every worker would do it."""
+    for loaded, late in (("numpy", "numpy.random"), ("torch", "torch._dynamo")):
+        if loaded in sys.modules:
+            with contextlib.suppress(ImportError):
+                import_module(late)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -45,13 +45,35 @@ class Unwind(BaseException):
     """The attempt ends here: `finally` blocks run, and nobody is meant to catch it."""
 
 
+class Notice:
+    """Whether the process was told to end, which may be at any moment, by a signal.
+
+    What is raised then may be swallowed by whatever it interrupts (compiled modules do so while
+    they are imported), so it is remembered, too, and heeded again at every report.
+    """
+
+    def __init__(self) -> None:
+        self._given = False
+
+    def give(self, *_: object) -> None:
+        """Unwind, wherever the process is; a signal's handler."""
+        self._given = True
+        raise Unwind
+
+    def heed(self) -> None:
+        """Unwind, if it was given before."""
+        if self._given:
+            raise Unwind
+
+
 class Trial:
     """One config on its way, as its training function sees it."""
 
-    def __init__(self, begin: Begin, channel: Channel, ties: Ties) -> None:
+    def __init__(self, begin: Begin, channel: Channel, ties: Ties, notice: Notice) -> None:
         self._begin = begin
         self._channel = channel
         self._ties = ties
+        self._notice = notice
         self._config = begin.config
         # After which epochs its path may branch; None: not worked out yet.
         self._branches: Sequence[int] | None = None
@@ -75,6 +97,7 @@ class Trial:
             values = container.read(Path(begin.folder) / begin.checkpoint, begin.digest)
             self._keeper.load(values)
             self._files = values.get("files")
+        notice.heed()
 
     # What the function may ask
 
@@ -205,6 +228,7 @@ class Trial:
 
     def close_epoch(self, metrics: dict[str, Any], files: dict[str, bytes] | None) -> None:
         """Report, look for orders, save where it is due, and stop where the goal is."""
+        self._notice.heed()
         seconds = time.monotonic() - self._began
         settled = _settled(metrics, self._begin.metric)
         self._done += 1
