@@ -84,16 +84,20 @@ def ours(order: Order, address: str) -> dict[str, float]:
 
 
 def tune(order: Order, address: str) -> dict[str, float]:
-    """Run the trials with Ray Tune, on the cluster that this process is connected to."""
-    import ray
-
+    """Run the trials with Ray Tune."""
     from benchmarks.local.ray_tune import run
 
-    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     began = time.monotonic()
     run(order)
     ended = time.monotonic()
     return {"seconds": since_begun(order.folder, ended), "call_s": ended - began}
+
+
+def connect(address: str) -> None:
+    """Connect this process to the cluster, which neither side is charged for, nor the end of it."""
+    import ray
+
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
 
 
 def measured(case: Case, address: str) -> dict[str, float]:
@@ -266,6 +270,8 @@ def page(found: Found, lives: Sequence[dict[str, Any]], growth: Sequence[dict[st
         f"The same trials on the same cluster ({NODES} nodes with {CPUS} CPUs each, all on one "
         "machine), by turns: each reports as often as it says and trains nothing. Ours decides "
         "at every report and keeps a durable log; Tune runs its FIFO scheduler with one logger. "
+        "Times count from the first line of the first trial to the return of the call, in a "
+        "process that is connected to the cluster before and after. "
         f"Median (least to most) of {ROUNDS} rounds. The load is the machine's when a case "
         "began: others may work there too.\n\n"
         f"{markdown(lines)}\n\n{_ratios(found)}\n\n{_lives(lives)}"
@@ -347,6 +353,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.side:
         who, address = options.side
         side: Callable[[Order, str], dict[str, float]] = ours if who == OURS else tune
+        connect(address)
         print(json.dumps(side(Order(**json.load(sys.stdin)), address)))
         return
     started = time.perf_counter()
