@@ -62,6 +62,15 @@ def connection(nodes: Nodes) -> Iterator[None]:
     ray.shutdown()
 
 
+def settle(nodes: Nodes) -> None:
+    """Wait until earlier tests' nodes are known to be gone, and their slots to be free."""
+    import ray
+
+    nodes.settle()
+    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
+        time.sleep(0.02)
+
+
 class TestRayEngine(EngineContract):
     """The whole contract, with actors on several nodes."""
 
@@ -74,6 +83,7 @@ class TestRayEngine(EngineContract):
     @pytest.fixture(autouse=True)
     def cluster(self, nodes: Nodes) -> None:
         self.nodes = nodes
+        settle(nodes)
 
     def left_over(self) -> list[int]:
         return nurseries(self.nodes)
@@ -82,7 +92,7 @@ class TestRayEngine(EngineContract):
 @pytest.fixture
 def driven(tmp_path: Path, nodes: Nodes) -> Iterator[Callable[..., Hand]]:
     """Give engines under control, and close them afterwards."""
-    nodes.settle()  # an earlier test may have let some die
+    settle(nodes)
     engines: list[RayEngine] = []
 
     def make(train: Callable[[Any], Any], wanted: Ray, *configs: dict[str, Any]) -> Hand:
