@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 # Several processes run tests beside each other: a BLAS in each that spins on every core makes small
 # fits ten times as slow.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Only who runs tests is traced, not the processes that tests start: an interrupt that meets the
+# tracer in one of them leaves its lock held for ever, and who is killed leaves half a file of data.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile(

@@ -22,7 +22,6 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 # Each node's share of this machine's memory, for objects that are never made.
 STORE_BYTES = 80_000_000
 _MARK = "PACELINE_TEST_CLUSTER"
-_TRACER = "COVERAGE_PROCESS_CONFIG"
 # A node that has died is known to be dead in a moment; one that is slow is not taken for dead.
 _WATCHFUL = {"RAY_health_check_period_ms": "500"}
 
@@ -41,13 +40,6 @@ def variables(**given: str | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
-@contextmanager
-def unmeasured() -> Iterator[None]:
-    """Start Ray's own processes without the tracer, which would hold up each of them."""
-    with variables(**{_TRACER: None}):
-        yield
-
-
 class Nodes:
     """The cluster: nodes are added and removed as if they were machines."""
 
@@ -57,22 +49,31 @@ class Nodes:
         head = {"num_cpus": 2, "object_store_memory": STORE_BYTES, "include_dashboard": False}
         # What its processes, and theirs, are known by.
         os.environ[_MARK] = self.mark = f"{os.getpid()}-{id(self)}"
-        with unmeasured(), variables(**_WATCHFUL):
+        with variables(**_WATCHFUL):
             self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address: str = self._cluster.address
 
     def add(self, **resources: Any) -> Any:  # noqa: ANN401 - Ray's own words
         """Add a node."""
-        with unmeasured():
-            return self._cluster.add_node(object_store_memory=STORE_BYTES, **resources)
+        return self._cluster.add_node(object_store_memory=STORE_BYTES, **resources)
 
     def remove(self, node: Any) -> None:  # noqa: ANN401
         """Let a node die as a machine does: at once."""
         self._cluster.remove_node(node, allow_graceful=False)
 
     def settle(self) -> None:
-        """Wait until the cluster has the nodes that it should have, and no other."""
+        """Wait until the cluster has the nodes that it should have, and all that they have is free.
+
+        Ray says for up to a second that what was just given back is taken. Only who is connected
+        can ask.
+        """
+        import ray
+
         self._cluster.wait_for_nodes(timeout=60)
+        until = time.monotonic() + 60
+        while ray.is_initialized() and (taken := _taken()):
+            assert time.monotonic() < until, taken
+            time.sleep(0.02)
 
     def close(self) -> None:
         """End it all; a test that failed may have left a connection behind."""
@@ -80,6 +81,14 @@ class Nodes:
 
         ray.shutdown()
         self._cluster.shutdown()
+
+
+def _taken() -> str:
+    """Say what is not free; nothing, if all is."""
+    import ray
+
+    free, whole = ray.available_resources().get("CPU", 0), ray.cluster_resources().get("CPU", 0)
+    return "" if free == whole else f"{free:g} of {whole:g} CPUs are free"
 
 
 # What Ray's provider of nodes on one machine calls its head, the head's type, and itself.
@@ -117,7 +126,7 @@ class Autoscaled:
             # The one that Kubernetes and `ray up` have.
             "RAY_enable_autoscaler_v2": "1",
         }
-        with unmeasured(), variables(**hasty):
+        with variables(**hasty):
             self._cluster = Cluster(
                 initialize_head=True,
                 head_node_args={
@@ -200,6 +209,12 @@ def nodes() -> Iterator[Nodes]:
     nodes.add(num_cpus=2)
     yield nodes
     nodes.close()
+
+
+@pytest.fixture(autouse=True)
+def settled(nodes: Nodes) -> None:
+    """Begin when the cluster knows of every node that an earlier test has let die, and of slots."""
+    nodes.settle()
 
 
 def nurseries(nodes: Nodes | Autoscaled) -> list[int]:

@@ -24,7 +24,7 @@ from paceline.engines.ray.tenancy import Tenancy
 from paceline.engines.ray.wanted import Ray
 from paceline.testing.engines import EngineContract
 from paceline.testing.hand import FAR, WHY, Advising, Hand, opened
-from ray_kit import Nodes, nodes, nurseries, parent_of
+from ray_kit import Nodes, nodes, nurseries, parent_of, settled
 from test_local_engine import spec, trains
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from paceline.core.ports import Adviser, Engine, Workload
 
-__all__ = ["nodes"]
+__all__ = ["nodes", "settled"]
 
 # One cluster for all of them.
 pytestmark = pytest.mark.xdist_group("ray")
@@ -62,15 +62,6 @@ def connection(nodes: Nodes) -> Iterator[None]:
     ray.shutdown()
 
 
-def settle(nodes: Nodes) -> None:
-    """Wait until earlier tests' nodes are known to be gone, and their slots to be free."""
-    import ray
-
-    nodes.settle()
-    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
-        time.sleep(0.02)
-
-
 class TestRayEngine(EngineContract):
     """The whole contract, with actors on several nodes."""
 
@@ -83,7 +74,6 @@ class TestRayEngine(EngineContract):
     @pytest.fixture(autouse=True)
     def cluster(self, nodes: Nodes) -> None:
         self.nodes = nodes
-        settle(nodes)
 
     def left_over(self) -> list[int]:
         return nurseries(self.nodes)
@@ -92,7 +82,6 @@ class TestRayEngine(EngineContract):
 @pytest.fixture
 def driven(tmp_path: Path, nodes: Nodes) -> Iterator[Callable[..., Hand]]:
     """Give engines under control, and close them afterwards."""
-    settle(nodes)
     engines: list[RayEngine] = []
 
     def make(train: Callable[[Any], Any], wanted: Ray, *configs: dict[str, Any]) -> Hand:

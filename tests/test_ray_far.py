@@ -28,7 +28,7 @@ from paceline.engines.ray.tenancy import Tenancy
 from paceline.engines.ray.wanted import Ray
 from paceline.store.checkpoints import Folder, open_storage
 from paceline.testing.hand import FAR, Advising, Hand, opened
-from ray_kit import Nodes, nodes
+from ray_kit import Nodes, nodes, settled
 from s3_kit import BUCKET, Server, serving
 from test_local_engine import spec
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from paceline.core.ports import Storage
     from paceline.machine.state import StudyState
 
-__all__ = ["nodes"]
+__all__ = ["nodes", "settled"]
 
 # One cluster for all of them.
 pytestmark = pytest.mark.xdist_group("far")

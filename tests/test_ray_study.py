@@ -20,7 +20,7 @@ from paceline.api.studies import opened, replayed
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import PacelineWarning
-from ray_kit import Nodes, nodes, nurseries, parent_of, processes
+from ray_kit import Nodes, nodes, nurseries, parent_of, processes, settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Step
     from paceline.machine.state import StudyState
 
-__all__ = ["nodes"]
+__all__ = ["nodes", "settled"]
 
 # One cluster for all of them.
 pytestmark = pytest.mark.xdist_group("ray")
@@ -97,12 +97,6 @@ def trained_twice(log: Sequence[Step]) -> list[tuple[int, int]]:
             if launch.start < saved.get(launch.trial, 0):
                 again.append((launch.trial, launch.start))
     return again
-
-
-@pytest.fixture(autouse=True)
-def settled(nodes: Nodes) -> None:
-    """Begin when the cluster knows of every node that an earlier test has let die."""
-    nodes.settle()
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from ray import tune
 import paceline as pl
 from paceline.core.errors import SpecError
 from paceline.integrations import ray_tune
-from ray_kit import unmeasured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +152,7 @@ def cluster() -> Iterator[None]:
     """Run a small Ray on this machine."""
     import ray
 
-    with warnings.catch_warnings(), unmeasured():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # Workers find this file's functions by its name.
         found = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}

@@ -25,7 +25,7 @@ from paceline.engines.ray.wanted import Ray
 from paceline.store.checkpoints import Folder
 from paceline.testing.hand import FAR, Advising, Hand, opened
 from paceline.worker import container
-from ray_kit import Nodes, nodes
+from ray_kit import Nodes, nodes, settled
 from test_exact_resume import same
 from test_local_engine import spec
 from test_wide_torch import EPOCHS, LR, by_hand, train
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-__all__ = ["nodes"]
+__all__ = ["nodes", "settled"]
 
 # One cluster for all of them.
 pytestmark = pytest.mark.xdist_group("far")
@@ -59,7 +59,6 @@ def disk(tmp_path: Path) -> Path:
 @pytest.fixture
 def driven(nodes: Nodes, disk: Path, tmp_path: Path) -> Iterator[Callable[..., Hand]]:
     """Give engines on three slots of two nodes under control, and close them afterwards."""
-    nodes.settle()
     engines: list[RayEngine] = []
 
     def make(train: Callable[[Any], Any], config: dict[str, Any]) -> Hand:

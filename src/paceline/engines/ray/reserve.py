@@ -40,8 +40,9 @@ _AGAIN_S, _AGAIN_MOST_S = 2.0, 300.0
 _DENIED = ("NO_RESOURCES", "INFEASIBLE")
 # How long a study waits at its start for a first slot.
 _START_S = 3.0
-# How long it waits for more, once it has some.
-_STILL_S = 0.5
+# How long it waits for more, once it has some: what Ray has denied it tries again within a second,
+# and what another study has just given back it denies at first.
+_STILL_S = 1.5
 
 
 class _Held(NamedTuple):
