@@ -85,7 +85,7 @@ bench-curves: setup
 bench-local: setup
 	$(BIN)/python -m benchmarks.peers_local
 
-# Half an hour, most of it Ray Tune's.
+# A quarter of an hour, most of it Ray Tune's.
 bench-ray: .venv/ray
 	$(BIN)/python -m benchmarks.ray
 

@@ -34,7 +34,7 @@ from paceline.engines.sim.traces import VERSION, Header, Run, Trace
 from paceline.plan.settings import setting_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from paceline.core.decisions import Step
 
@@ -72,32 +72,31 @@ CASES = (
 )
 
 
-def ours(order: Order, address: str) -> dict[str, float]:
-    """Run the trials here; the log is written, durable, and replays."""
+def ours(order: Order, address: str) -> Sequence[Step]:
+    """Run the trials here; return the log, which was written, durable."""
     from benchmarks.local.ours import study
 
-    began = time.monotonic()
-    result = study(order, slots=pl.Ray(address=address)).run()
-    ended = time.monotonic()
-    assert replayed(result.log).difference is None
-    return {"seconds": since_begun(order.folder, ended), "call_s": ended - began}
+    return study(order, slots=pl.Ray(address=address)).run().log
 
 
-def tune(order: Order, address: str) -> dict[str, float]:
-    """Run the trials with Ray Tune."""
+def tune(order: Order, address: str) -> Sequence[Step]:
+    """Run the trials with Ray Tune, which keeps no log of decisions."""
     from benchmarks.local.ray_tune import run
 
-    began = time.monotonic()
     run(order)
-    ended = time.monotonic()
-    return {"seconds": since_begun(order.folder, ended), "call_s": ended - began}
+    return ()
 
 
-def connect(address: str) -> None:
-    """Connect this process to the cluster, which neither side is charged for, nor the end of it."""
+def timed(who: str, order: Order, address: str) -> dict[str, float]:
+    """Run the trials, connected to the cluster before and after: neither is charged for that."""
     import ray
 
     ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    began = time.monotonic()
+    log = (ours if who == OURS else tune)(order, address)
+    ended = time.monotonic()
+    assert not log or replayed(log).difference is None
+    return {"seconds": since_begun(order.folder, ended), "call_s": ended - began}
 
 
 def measured(case: Case, address: str) -> dict[str, float]:
@@ -128,7 +127,7 @@ def sleeps(trial: pl.Trial) -> None:
     level = trial.keep(level=[0.0])
     for epoch in trial.epochs():
         time.sleep(epoch_s(trial))
-        level[0] += trial["lr"] * 0.3 / (epoch + 1)
+        level[0] += rise(trial, epoch)
         trial.report(accuracy=min(1.0, level[0]))
 
 
@@ -140,8 +139,13 @@ def epoch_s(setting: Mapping[str, Any] | pl.Trial) -> float:
     return float(setting["pace_s"] + 0.2 * setting["lr"])
 
 
+def rise(setting: Mapping[str, Any] | pl.Trial, epoch: int) -> float:
+    """Return by how much an epoch is better than the one before."""
+    return float(setting["lr"] * 0.3 / (epoch + 1))
+
+
 def lived(address: str, trials: int) -> dict[str, Any]:
-    """Run a study with POP, Fluid and sharing on the cluster, and simulate it from its trace."""
+    """Run a study with POP, Fluid and sharing on the cluster, and its trials in the simulator."""
     result = pl.tune(
         sleeps,
         space={
@@ -195,7 +199,7 @@ def whole(result: pl.Result) -> Trace:
     )
     runs = []
     for trial, path in zip(result.trials, paths, strict=True):
-        rises = (setting["lr"] * 0.3 / (epoch + 1) for epoch, setting in enumerate(path))
+        rises = (rise(setting, epoch) for epoch, setting in enumerate(path))
         values = array("d", (min(1.0, level) for level in accumulate(rises)))
         seconds = array("d", (epoch_s(setting) + over for setting in path))
         runs.append(Run(trial.id, trial.config, values, seconds))
@@ -352,9 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.side:
         who, address = options.side
-        side: Callable[[Order, str], dict[str, float]] = ours if who == OURS else tune
-        connect(address)
-        print(json.dumps(side(Order(**json.load(sys.stdin)), address)))
+        print(json.dumps(timed(who, Order(**json.load(sys.stdin)), address)))
         return
     started = time.perf_counter()
     from ray.cluster_utils import Cluster

@@ -213,7 +213,7 @@ def nodes() -> Iterator[Nodes]:
 
 @pytest.fixture(autouse=True)
 def settled(nodes: Nodes) -> None:
-    """Begin when the cluster knows of every node that an earlier test has let die, and of slots."""
+    """Begin when the cluster knows which nodes and slots earlier tests have let go."""
     nodes.settle()
 
 

@@ -156,7 +156,7 @@ def test_a_gang_that_cannot_have_what_it_starts_from_has_a_spoiled_checkpoint_an
 
 # It may have been saving.
 @pytest.mark.filterwarnings("ignore:.*went with its node before it was published")
-@pytest.mark.parametrize("leads", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("leads", [False, True])
 def test_a_gang_without_a_folder_is_lost_as_a_whole_with_one_of_its_nodes(
     driven: Callable[..., Hand], nodes: Nodes, disk: Path, leads: bool
 ) -> None:
