@@ -94,7 +94,7 @@ bench-policies: setup
 
 # Once for each version of the tables: what is there is kept.
 stores: setup
-	PYTHONPATH=.:tests $(BIN)/python tests/store_files.py
+	PYTHONPATH=.:tests/support $(BIN)/python tests/support/store_files.py
 
 pictures: setup
 	$(BIN)/python -m benchmarks.pictures
@@ -102,7 +102,7 @@ pictures: setup
 # Minutes on one GPU, where torch sees one; a day on a CPU. Goes on where it was broken off.
 train-pfn: .venv/torch
 	$(BIN)/python -m training.pfn.train --out build/pfn
-	$(BIN)/python -m training.pfn.export build/pfn/checkpoint.pt src/paceline/curves/pfn.onnx
+	$(BIN)/python -m training.pfn.export build/pfn/checkpoint.pt src/paceline/curves/pfn/pfn.onnx
 
 golden: setup
-	PACELINE_GOLDEN=write $(BIN)/python -m pytest tests/test_golden.py tests/test_cli*.py
+	PACELINE_GOLDEN=write $(BIN)/python -m pytest tests/machine/test_golden_logs.py tests/test_cli*.py

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import paceline as pl
 from benchmarks.page import facts, markdown, provenance, publish
-from paceline.api.parts import build
+from paceline.api.registry import build
 from paceline.api.simulation import Simulation
 from paceline.core.decisions import Launch
 from paceline.core.events import Saved
@@ -21,7 +21,7 @@ from paceline.core.rng import shuffled, stream
 from paceline.core.space import Space
 from paceline.core.values import Budget, Config, Part
 from paceline.engines.sim.cluster import Cluster
-from paceline.testing.studies import Adding, Rehearsal, brains_for, spec_for, table
+from paceline.testing.simulations import Adding, Rehearsal, brains_for, spec_for, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

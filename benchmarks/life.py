@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 import paceline as pl
 from benchmarks.page import facts, markdown, provenance, publish
-from paceline.api.studies import export
+from paceline.api.stored import export
 from paceline.core.events import CapacityChanged, Reported
 
 COMMAND = "make bench-life"

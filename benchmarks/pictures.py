@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.page import ROOT
-from paceline.api.parts import BUILT_IN
+from paceline.analysis.timeline import chronicle_of
+from paceline.api.registry import BUILT_IN
 from paceline.api.simulation import Simulation
-from paceline.plots.chronicle import chronicle_of
-from paceline.plots.look import SHADES, shade_key
+from paceline.plots.style import SHADES, shade_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from paceline.analysis.timeline import AttemptPast, Chronicle
     from paceline.core.decisions import Step
-    from paceline.plots.chronicle import AttemptPast, Chronicle
 
 FOLDER = ROOT / "docs" / "policies" / "pictures"
 TRACE = ROOT / "src" / "paceline" / "data" / "cifar10_cnn14.jsonl.gz"

@@ -27,7 +27,7 @@ import paceline as pl
 from benchmarks.local.work import Order, since_begun
 from benchmarks.page import ROOT, facts, markdown, provenance, publish, spread
 from benchmarks.table import numbers, trace
-from paceline.api.studies import replayed
+from paceline.api.stored import replayed
 from paceline.core.decisions import AskForecast, Launch
 from paceline.core.events import CapacityChanged, Forecasted
 from paceline.engines.sim.traces import VERSION, Header, Run, Trace

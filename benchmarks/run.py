@@ -140,7 +140,7 @@ def store() -> dict[str, float]:
 
 def fold() -> dict[str, float]:
     """Bring a study with 10,000 trials and 100,000 reports back from SQLite, brains included."""
-    from paceline.api.brains import brains_of
+    from paceline.api.registry import brains_of
     from paceline.core.events import Opened
     from paceline.machine.machine import Machine
     from paceline.store import open_store

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 import paceline as pl
 from benchmarks.page import facts, markdown, provenance, publish
 from benchmarks.stages import COSTS, SAVED, SLOTS, SPACES, TUNERS, saved, traced
+from paceline.analysis.sharing import sharing_of
 from paceline.api.simulation import Simulation
-from paceline.machine.sharing import sharing_of
 
 if TYPE_CHECKING:
     from benchmarks.stages import Space

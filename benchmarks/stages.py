@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 import paceline as pl
 from benchmarks.page import facts, markdown, provenance, publish
+from paceline.analysis.sharing import sharing_of
 from paceline.api.simulation import Simulation
-from paceline.machine.sharing import sharing_of
 from paceline.machine.state import StudyState
 from paceline.plan.settings import canonical, key, setting_at
-from paceline.testing.studies import table
+from paceline.testing.simulations import table
 
 if TYPE_CHECKING:
     from paceline.api.simulation import SimResult

@@ -16,10 +16,10 @@ import paceline as pl
 from benchmarks.page import RESULTS, facts, markdown, provenance
 from paceline.core.ports import Pick
 from paceline.engines.sim.cluster import Cluster
-from paceline.engines.sim.recorded import Recorded
+from paceline.engines.sim.trace_workload import Recorded
 from paceline.plan.settings import canonical, key, setting_at
 from paceline.policies.fifo import Fifo
-from paceline.testing.studies import Rehearsal, brains_for, spec_for, table
+from paceline.testing.simulations import Rehearsal, brains_for, spec_for, table
 
 if TYPE_CHECKING:
     from paceline.core.values import Config

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from cli_kit import Here
 from coverage import Coverage
 from hypothesis import HealthCheck, settings
-
-from cli_kit import Here
-from paceline.machine.checks import complaints
-from paceline.machine.machine import Machine
 from postgres_kit import tests_cluster
+
+from paceline.machine.invariants import complaints
+from paceline.machine.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -14,15 +14,15 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks.pictures import draw
+from data_sets import fashion_mnist
 
 import paceline
-from data_sets import fashion_mnist
-from paceline.api.parts import BUILT_IN
+from paceline.api.registry import BUILT_IN
 from paceline.cli.main import main
 from paceline.core.decisions import AnyDecision, EndCause
 from paceline.core.events import AnyEvent, Cause
 from paceline.core.values import Status
-from paceline.machine.checks import CHECKS
+from paceline.machine.invariants import CHECKS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -167,9 +167,9 @@ def test_every_other_part_is_in_the_list_of_parts(kind: str) -> None:
     "name",
     [
         "paceline.core.speedup",
-        "paceline.api.parts",
+        "paceline.api.registry",
         "paceline.cli.report",
-        "paceline.machine.story",
+        "paceline.analysis.story",
         "paceline.plan.settings",
     ],
 )

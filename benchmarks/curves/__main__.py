@@ -19,7 +19,7 @@ from benchmarks.curves.pages import page, summaries
 from benchmarks.curves.recorded import FAMILIES, RUNS, Question, questions
 from benchmarks.curves.score import Score, score
 from benchmarks.page import facts, publish
-from paceline.api.parts import names
+from paceline.api.registry import names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

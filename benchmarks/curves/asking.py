@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.curves.baselines.powerlaw import PowerLaw
 from benchmarks.curves.score import Score, history, score
-from paceline.api.parts import build, parse_part
+from paceline.api.registry import build, parse_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.curves.recorded import FAMILIES, HELD_OUT, questions
 from benchmarks.curves.score import history
 from benchmarks.page import facts, markdown, provenance, publish
-from paceline.curves.ensemble import STEPS, Ensemble
+from paceline.curves.ensemble.model import STEPS, Ensemble
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,7 @@ import math
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
-from paceline.core.ports import History, Other
-from paceline.core.scoring import (
+from paceline.core.forecast_quantiles import (
     auc,
     blurred,
     clipped,
@@ -21,8 +20,9 @@ from paceline.core.scoring import (
     density,
     log_score,
 )
+from paceline.core.ports import History, Other
 from paceline.core.values import chance_of
-from paceline.curves.last import Last
+from paceline.curves.last_value import Last
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.page import ROOT
+from paceline.analysis.profiles import Course, Follower
 from paceline.api.comparison import quantile, simulate
+from paceline.api.parallel import on_all_cores
 from paceline.api.simulation import Simulation
-from paceline.api.together import on_all_cores
 from paceline.core.decisions import Launch
 from paceline.core.events import Ended
 from paceline.engines.sim.traces import Trace, read_trace
-from paceline.plots.courses import Course, Follower
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paceline import integrations as integrations
-    from paceline.api.joining import together
     from paceline.api.results import Result, SavedCheckpoint, TrialResult
-    from paceline.api.searching import Search
-    from paceline.api.simulation import SimResult, Simulation
-    from paceline.api.study import Study, tune
-    from paceline.api.tune_scheduler import tune_scheduler
+    from paceline.api.simulation import Search, SimResult, Simulation
+    from paceline.api.study import Study, together, tune
     from paceline.core.errors import (
         BrokenInvariant,
         CheckpointError,
@@ -27,8 +24,9 @@ if TYPE_CHECKING:
     )
     from paceline.core.space import choice, grid, lograndint, loguniform, quniform, randint, uniform
     from paceline.core.values import Part
-    from paceline.engines.ray.wanted import Ray
+    from paceline.engines.process.ray.config import Ray
     from paceline.engines.sim.traces import Trace, read_trace, write_trace
+    from paceline.integrations.ray_tune_scheduler import tune_scheduler
     from paceline.plan.schedules import (
         cosine,
         cyclic,
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
         warmup,
     )
     from paceline.plan.settings import each_epoch, piecewise
-    from paceline.worker.ray_style import Checkpoint, get_checkpoint, report
+    from paceline.worker.ray_compat import Checkpoint, get_checkpoint, report
     from paceline.worker.trial import Trial
 
 __version__ = "0.1.0"
@@ -47,15 +45,15 @@ __version__ = "0.1.0"
 # Where each public name lives. Imported when asked for: `import paceline` costs next to nothing.
 _HOMES = {
     "BrokenInvariant": "paceline.core.errors",
-    "Checkpoint": "paceline.worker.ray_style",
+    "Checkpoint": "paceline.worker.ray_compat",
     "CheckpointError": "paceline.core.errors",
     "LogError": "paceline.core.errors",
     "PacelineError": "paceline.core.errors",
     "Part": "paceline.core.values",
-    "Ray": "paceline.engines.ray.wanted",
+    "Ray": "paceline.engines.process.ray.config",
     "Result": "paceline.api.results",
     "SavedCheckpoint": "paceline.api.results",
-    "Search": "paceline.api.searching",
+    "Search": "paceline.api.simulation",
     "SimResult": "paceline.api.simulation",
     "Simulation": "paceline.api.simulation",
     "SpecError": "paceline.core.errors",
@@ -73,7 +71,7 @@ _HOMES = {
     "cyclic": "paceline.plan.schedules",
     "each_epoch": "paceline.plan.settings",
     "exponential": "paceline.plan.schedules",
-    "get_checkpoint": "paceline.worker.ray_style",
+    "get_checkpoint": "paceline.worker.ray_compat",
     "grid": "paceline.core.space",
     "linear": "paceline.plan.schedules",
     "lograndint": "paceline.core.space",
@@ -82,12 +80,12 @@ _HOMES = {
     "quniform": "paceline.core.space",
     "randint": "paceline.core.space",
     "read_trace": "paceline.engines.sim.traces",
-    "report": "paceline.worker.ray_style",
+    "report": "paceline.worker.ray_compat",
     "smooth": "paceline.plan.schedules",
     "step_decay": "paceline.plan.schedules",
-    "together": "paceline.api.joining",
+    "together": "paceline.api.study",
     "tune": "paceline.api.study",
-    "tune_scheduler": "paceline.api.tune_scheduler",
+    "tune_scheduler": "paceline.integrations.ray_tune_scheduler",
     "uniform": "paceline.core.space",
     "warmup": "paceline.plan.schedules",
     "write_trace": "paceline.engines.sim.traces",

@@ -16,7 +16,7 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from paceline.curves.encoding import ASKED, BUCKETS, OTHER, POINT, WHOLE
+from paceline.curves.pfn.encoding import ASKED, BUCKETS, OTHER, POINT, WHOLE
 from training.pfn.model import Network
 from training.pfn.tokens import Batch
 

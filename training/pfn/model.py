@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as fn
 
-from paceline.curves.encoding import ASKED, BUCKETS, OTHER, POINT, WHOLE
+from paceline.curves.pfn.encoding import ASKED, BUCKETS, OTHER, POINT, WHOLE
 
 if TYPE_CHECKING:
     from training.pfn.tokens import Batch

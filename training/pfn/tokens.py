@@ -1,6 +1,7 @@
-"""The tokens of `paceline.curves.encoding`, made in torch for a whole batch at once.
+"""The tokens of `paceline.curves.pfn.encoding`, made in torch for a whole batch at once.
 
-Knows what that module knows, and nothing more; `tests/test_pfn_training.py` holds the two together.
+Knows what that module knows, and nothing more; `tests/curves/test_pfn_training.py`
+holds the two together.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.curves.encoding import (
+from paceline.curves.pfn.encoding import (
     ASKED,
     BUCKETS,
     CLASSES,

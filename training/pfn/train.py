@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as fn
 
-from paceline.curves.encoding import BUCKETS, OTHERS
+from paceline.curves.pfn.encoding import BUCKETS, OTHERS
 from training.pfn.export import write_onnx
 from training.pfn.model import Network
 from training.pfn.prior import sample

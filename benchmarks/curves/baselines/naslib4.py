@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.curves.baselines.published import Settings
-from paceline.curves.families import FAMILIES, Array, Family
+from paceline.curves.ensemble.families import FAMILIES, Array, Family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,8 +2,8 @@
 
 Knows accuracies in [0, 1] that rise with x = 1, 2, …, and nothing else. Kept as it was, faults
 included; only the log-density is computed for all proposals of a half-step at once, which leaves
-the law of the samples unchanged. Needs numpy, scipy, emcee and `paceline.curves.families` alone, so
-that it can run on another machine.
+the law of the samples unchanged. Needs numpy, scipy, emcee and
+`paceline.curves.ensemble.families` alone, so that it can run on another machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import leastsq, minimize, nnls
 from scipy.special import logsumexp, ndtr
 
-from paceline.curves.families import FAMILIES, Array, Family
+from paceline.curves.ensemble.families import FAMILIES, Array, Family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from paceline.analysis.profiles import Course, Follower, Raced
+from paceline.api.parallel import on_all_cores
 from paceline.api.simulation import SimResult, Simulation
 from paceline.api.sources import trace_of
-from paceline.api.together import on_all_cores
 from paceline.core.errors import SpecError
-from paceline.plots.courses import Course, Follower, Raced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from paceline.api.together import Watch
+    from paceline.api.parallel import Watch
     from paceline.core.decisions import Step
     from paceline.engines.sim.traces import Trace
 

@@ -6,18 +6,20 @@ Starts nothing.
 
 from __future__ import annotations
 
+import math
+import re
+from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
+from msgspec import Struct
 
-from paceline.api.durations import seconds_of
-from paceline.api.needs import needs_of
-from paceline.api.parts import build, parse_part
-from paceline.api.plan_keys import given_key, key_of
+from paceline.api.plan_key import given_key, key_of
+from paceline.api.registry import build, parse_part
 from paceline.core.errors import SpecError, unknown
 from paceline.core.values import Budget, Config, Part, PlanKey, Saves, StudySpec, Target
-from paceline.worker.life import ray_spelled
+from paceline.worker.process import ray_spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +28,86 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
     from paceline.core.ports import Needs
-    from paceline.engines.ray.wanted import Ray
+    from paceline.core.values import Config
+    from paceline.engines.process.ray.config import Ray
+
+
+_NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
+_WRITTEN = re.compile(
+    "".join(rf"(?:{_NUMBER}\s*{unit}\s*)?" for unit in "dhms"), re.IGNORECASE | re.ASCII
+)
+_UNITS = (86400.0, 3600.0, 60.0, 1.0)
+
+
+def seconds_of(duration: float | str | timedelta) -> float:
+    """Return a duration in seconds, or say how durations are written.
+
+    >>> seconds_of("1h30m"), seconds_of("0.5d"), seconds_of("90"), seconds_of(90)
+    (5400.0, 43200.0, 90.0, 90.0)
+    """
+    if isinstance(duration, timedelta):
+        seconds = duration.total_seconds()
+    elif isinstance(duration, str):
+        seconds = _read(duration.strip())
+    else:
+        seconds = float(duration)
+    if isinstance(duration, bool) or not (seconds >= 0 and math.isfinite(seconds)):
+        raise SpecError(
+            f"{duration!r} is no duration: write seconds (90, 90s) or days, hours, minutes and "
+            "seconds in this order (2d, 1h30m, 10m), and nothing below 0."
+        )
+    return seconds
+
+
+def _read(text: str) -> float:
+    """Return the seconds; NaN where the text is no duration."""
+    found = _WRITTEN.fullmatch(text)
+    if found is not None and any(found.groups()):
+        pairs = zip(found.groups(), _UNITS, strict=True)
+        return math.fsum(float(number) * unit for number, unit in pairs if number)
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+class ByValue(Struct, frozen=True):
+    """From each of these values of one hyperparameter on, so many slots; below the first, one."""
+
+    name: str
+    # (from this value on, slots), rising.
+    steps: tuple[tuple[float, float], ...]
+
+    def __call__(self, setting: Config) -> float:
+        if self.name not in setting:
+            raise unknown("hyperparameter", self.name, setting)
+        value = setting[self.name]
+        if type(value) not in (int, float):
+            raise SpecError(f"{self.name}={value!r} is not a number, by which needs could go.")
+        at = bisect_right(self.steps, value, key=lambda step: step[0])
+        return self.steps[at - 1][1] if at else 1.0
+
+
+def needs_of(given: Needs | str) -> Needs:
+    """Return the function that was given, or the one written `batch:257=2,513=4`.
+
+    >>> needs_of("batch:257=2,513=4")({"batch": 300})
+    2.0
+    """
+    if callable(given):
+        return given
+    name, _, rest = str(given).partition(":")
+    try:
+        pairs = [pair.split("=") for pair in rest.split(",")]
+        steps = sorted((float(value), float(slots)) for value, slots in pairs)
+    except ValueError:
+        steps = []
+    if not (name.strip() and steps):
+        raise SpecError(
+            f"needs={given!r} cannot be read: give a function of the setting, or slots from some "
+            "values of a hyperparameter on, such as batch:257=2,513=4."
+        )
+    return ByValue(name.strip(), tuple(steps))
 
 
 class Options(TypedDict, total=False):

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from paceline.api.summary import Summary, summary_of
+from paceline.analysis.live_summary import Summary, summary_of
+from paceline.analysis.story import study_story, trial_story
 from paceline.core.errors import SpecError
 from paceline.core.ports import Storage
 from paceline.core.values import NO_LOSS, Config
-from paceline.machine.story import study_story, trial_story
 from paceline.plan.tree import known_on, node_of, saved_on
 from paceline.store import shown
-from paceline.worker import container
+from paceline.worker import checkpoint_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from paceline.core.decisions import Step
-    from paceline.engines.local.shelf import Shelf
+    from paceline.engines.process.checkpoint_files import Shelf
     from paceline.machine.groups import Group
-    from paceline.machine.records import Trial
     from paceline.machine.state import StudyState
+    from paceline.machine.trial_state import Trial
 
 
 class SavedCheckpoint(Struct, frozen=True):
@@ -56,7 +56,7 @@ class SavedCheckpoint(Struct, frozen=True):
     def _read(self) -> dict[str, Any]:
         if self.storage is not None and not self.path.exists():
             self.storage.get(self.path.name, str(self.path))
-        return container.read(self.path, self.digest)
+        return checkpoint_file.read(self.path, self.digest)
 
     def to_directory(self, folder: str | Path) -> Path:
         """Write the files of a checkpoint in Ray's spelling to a folder."""
@@ -164,7 +164,7 @@ class Result:
 
     def report(self, path: str | Path) -> Path:
         """Write the study as one HTML page, replacing the file, and return its path."""
-        from paceline.plots.report import write_report  # plotly is large
+        from paceline.plots.report.page import write_report  # plotly is large
 
         store = None if self._store is None else shown(self._store)
         return write_report(self._log, path, store=store)

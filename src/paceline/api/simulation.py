@@ -15,28 +15,25 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from paceline.api.brains import brains_of
-from paceline.api.needs import needs_of
-from paceline.api.parts import build, joined, parse_part
-from paceline.api.remembering import Remembering
-from paceline.api.searching import Search, as_one, group_of
-from paceline.api.shipped import trace_named
-from paceline.api.sources import synthetic_of
+from paceline.api.forecast_cache import Remembering
+from paceline.api.options import needs_of
+from paceline.api.registry import brains_of, build, joined, parse_part
+from paceline.api.sources import synthetic_of, trace_named
 from paceline.core.decisions import EndCause, Step
 from paceline.core.errors import LogError, SpecError
 from paceline.core.events import FORMAT, Opened
 from paceline.core.rng import shuffled, stream
 from paceline.core.speedup import parse_speedup
-from paceline.core.values import Budget, Config, Part, Saves, Status, StudySpec, Target
-from paceline.engines.advice import advice_by
+from paceline.core.values import Budget, Config, GroupSpec, Part, Saves, Status, StudySpec, Target
+from paceline.engines.advisor import advice_by
 from paceline.engines.loop import run
 from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.engines.sim.engine import SimEngine
 from paceline.engines.sim.oracle import Oracle
-from paceline.engines.sim.recorded import Recorded
-from paceline.machine.fitting import Asked
+from paceline.engines.sim.trace_workload import Recorded
 from paceline.machine.machine import Machine
-from paceline.plan.saving import SAVE_SHARE
+from paceline.machine.requirements import Asked
+from paceline.plan.cadence import SAVE_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -47,6 +44,74 @@ if TYPE_CHECKING:
     from paceline.machine.state import StudyState
 
     Remember = Callable[[Sequence[Step]], None]
+
+
+class Search(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of several searches that are simulated as one study, on one tree."""
+
+    policy: str = "asha"
+    # Where its configs come from: these; or a generator, of a synthetic workload, in this space. By
+    # default all configs of the source.
+    configs: list[Config] | None = None
+    generator: str | None = None
+    space: Config | None = None
+    curves: str = "pfn"
+    target: float | None = None
+    over: int = 1
+    trials: int | None = None
+    # None: made of its policy and its place.
+    name: str | None = None
+
+
+def as_one(spec: StudySpec, groups: Sequence[GroupSpec]) -> StudySpec:
+    """Return the spec of several studies that are driven as one."""
+    if len(groups) < 2:
+        raise SpecError(f"{len(groups)} is not several: give two or more, or run it by itself.")
+    return replace(
+        spec,
+        policy=_named(group.policy for group in groups),
+        generator=_named(Part(group.generator.name) for group in groups),
+        curves=_named(group.curves for group in groups),
+        budget=replace(spec.budget, target=None, trials=None),
+        groups=tuple(groups),
+    )
+
+
+def default_name(policy: Part, at: int) -> str:
+    """Return what a study is called that has no name: its policy, and its place from 1."""
+    return f"{policy.name}-{at + 1}"
+
+
+def group_of(search: Search, at: int, own: Part) -> GroupSpec:
+    """Return a search as a group; `own` is the generator of all configs of the source."""
+    policy = parse_part(search.policy)
+    return GroupSpec(
+        name=search.name or default_name(policy, at),
+        policy=policy,
+        generator=_search_generator(search, own),
+        curves=parse_part(search.curves),
+        target=None if search.target is None else Target(search.target, search.over),
+        trials=search.trials,
+    )
+
+
+def _search_generator(search: Search, own: Part) -> Part:
+    if search.configs is not None:
+        return Part("queued", {"configs": search.configs})
+    if search.generator is None and search.space is None:
+        return own
+    if "space" not in own.params:
+        raise SpecError(
+            "a search on a trace has no generator or space, since its configs were recorded: give "
+            "configs=[…] of the trace, or leave all out."
+        )
+    part = parse_part(search.generator or own.name)
+    return Part(part.name, {"space": search.space or own.params["space"], **part.params})
+
+
+def _named(parts: Iterable[Part]) -> Part:
+    """Return a part that names several to a reader; it is never built."""
+    return Part(" | ".join(dict.fromkeys(map(str, parts))))
 
 
 class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,8 +13,8 @@ import msgspec
 
 from paceline.api.comparison import Comparison, race
 from paceline.api.comparison import compare as run_all
-from paceline.cli.completing import complete_part
-from paceline.cli.options import (
+from paceline.cli.flags import (
+    complete_part,
     flattened,
     json_option,
     numbers,
@@ -29,7 +29,7 @@ from paceline.core.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paceline.plots.courses import Raced
+    from paceline.analysis.profiles import Raced
 
 DEFAULTS = {each.name: each.default for each in msgspec.structs.fields(Comparison)}
 
@@ -133,15 +133,17 @@ def compare(
     if as_json:
         click.echo(msgspec.json.encode(result))
         return
-    from paceline.cli import views
+    from paceline.cli import tables
 
-    views.show(*views.compared(result.rows))
+    tables.show(*tables.compared(result.rows))
     if plot is not None:
         click.echo(plot)
 
 
 def _draw(raced: Sequence[Raced], path: str) -> None:
-    from paceline.plots.compared import compared_page  # plotly takes longer than most commands
+    from paceline.plots.comparison_figures import (
+        compared_page,  # plotly takes longer than most commands
+    )
 
     try:
         Path(path).write_text(compared_page(raced), encoding="utf-8")

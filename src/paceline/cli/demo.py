@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.api.durations import seconds_of
-from paceline.cli.options import duration
+from paceline.analysis.story import span
+from paceline.api.options import seconds_of
+from paceline.cli.flags import duration
 from paceline.core.errors import SpecError, StoreError
 from paceline.core.values import Status
-from paceline.machine.story import span
 
 if TYPE_CHECKING:
     from paceline.api.results import Result, TrialResult
@@ -52,17 +52,17 @@ def demo(deadline: float | None, simulated: bool) -> None:
             raise click.UsageError("--deadline is for the real demo: leave out --simulated.")
         show_simulated()
         return
-    from paceline.cli import views
-    from paceline.cli.running import run_live
+    from paceline.cli import tables
+    from paceline.cli.run import run_live
 
     study, cores = _study(seconds_of(DEADLINE) if deadline is None else deadline)
-    views.show(_question(study, cores), "")
+    tables.show(_question(study, cores), "")
     result = run_live(study, report=FOLDER / f"{study.spec.name}.html")
-    views.show(*_loaded_back(result.best), "")
+    tables.show(*_loaded_back(result.best), "")
     held = _held_back(result)
     if held is not None:
-        views.show(f"Every decision says why. Trial {held.id} was held back:")
-        views.show(views.indented(result.story(held.id).splitlines()), "")
+        tables.show(f"Every decision says why. Trial {held.id} was held back:")
+        tables.show(tables.indented(result.story(held.id).splitlines()), "")
     click.echo("\n".join(["What to try next:", *_next(study.spec.name, result.best)]))
 
 
@@ -70,7 +70,7 @@ def _study(deadline: float) -> tuple[Study, int]:
     """Return the demo's study and on how many cores it runs."""
     from paceline.api.study import Study
     from paceline.cli.demo_training import EPOCHS, SPACE, train
-    from paceline.engines.local.devices import find_devices
+    from paceline.engines.process.local.devices import find_devices
 
     try:
         FOLDER.mkdir(exist_ok=True)
@@ -100,7 +100,7 @@ def _study(deadline: float) -> tuple[Study, int]:
 
 def _number(deadline: float) -> int:
     """Return the number of the next demo, or of the last where that was interrupted."""
-    from paceline.api.studies import folded, opened
+    from paceline.api.stored import folded, opened
 
     try:
         with opened(str(STORE)) as store:

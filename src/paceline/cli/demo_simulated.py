@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.analysis.story import span, trial_story
 from paceline.api.comparison import Comparison, compare
 from paceline.api.simulation import Simulation
 from paceline.cli.progress import Bar
 from paceline.core.values import Status
 from paceline.engines.sim.traces import read_trace
-from paceline.machine.story import span, trial_story
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,11 +36,11 @@ ORDERS = 20
 
 def show_simulated() -> None:
     """Tell two simulated studies of the same trainings, side by side."""
-    from paceline.cli import views
+    from paceline.cli import tables
 
     with as_file(files("paceline") / "data" / TRACE) as path:
         trace = read_trace(path)
-        views.show(
+        tables.show(
             f"{len(trace.runs)} recorded CIFAR-10 trainings of {trace.header.max_epochs} epochs, "
             f"{SLOTS} virtual GPUs, and the wish for accuracy {TARGET:g}. fifo runs every training "
             "to its end; asha lets only the best third of each rung go on. Both get the configs in "
@@ -48,10 +48,12 @@ def show_simulated() -> None:
         )
         fifo, _, _ = _played(trace, "fifo")
         asha, log, state = _played(trace, "asha")
-        views.show(views.side_by_side([fifo, asha]), _speed_up(fifo, asha), _over_orders(path), "")
+        tables.show(
+            tables.side_by_side([fifo, asha]), _speed_up(fifo, asha), _over_orders(path), ""
+        )
         number = _held_back(state)
-        views.show(f"Every decision says why. Trial {number} of the asha study was held back:")
-        views.show(views.indented(trial_story(log, number)), "")
+        tables.show(f"Every decision says why. Trial {number} of the asha study was held back:")
+        tables.show(tables.indented(trial_story(log, number)), "")
         for line in _next(path):
             click.echo(line)
 

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from paceline.api.forecasting import fan_of, known_of_study, known_of_trace
+from paceline.analysis.story import span
+from paceline.api.curve_forecast import fan_of, known_of_study, known_of_trace
 from paceline.api.options import DEFAULT_CURVES
-from paceline.api.studies import opened
-from paceline.cli.completing import complete_part
-from paceline.cli.options import bounds, duration, json_option, part, store_option
+from paceline.api.stored import opened
+from paceline.cli.flags import bounds, complete_part, duration, json_option, part, store_option
 from paceline.core.errors import SpecError
-from paceline.machine.story import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from paceline.plots.futures import Fan
+    from paceline.analysis.forecast_fan import Fan
 
 CURVES = DEFAULT_CURVES
 # Characters for the widest interval.
@@ -73,7 +72,7 @@ def forecast(
     asked["left_s"] = asked.pop("deadline")
     fan = fan_of(known, **asked)
     if plot is not None:
-        from paceline.plots.fan import fan_page  # plotly takes longer than most commands
+        from paceline.plots.fan_figure import fan_page  # plotly takes longer than most commands
 
         try:
             Path(plot).write_text(fan_page(fan, known.later), encoding="utf-8")

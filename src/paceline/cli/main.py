@@ -37,27 +37,25 @@ class Place(NamedTuple):
 
 COMMANDS: dict[str, Place] = {
     "demo": Place("demo", "demo", "Tune a small network on this machine, in a minute."),
-    "run": Place(
-        "running", "run", "Run a study file, here or on a Ray cluster, before its deadline."
-    ),
-    "resume": Place("resuming", "resume", "Go on with an unfinished study."),
-    "submit": Place("submitting", "submit", "Run a study file on a Ray cluster, by itself."),
-    "watch": Place("watching", "watch", "Watch a running study, from this machine or another."),
-    "stop": Place("ordering", "stop", "End a running study now, with its best result."),
-    "slots": Place("ordering", "slots", "Give a running study more slots, or fewer."),
+    "run": Place("run", "run", "Run a study file, here or on a Ray cluster, before its deadline."),
+    "resume": Place("run", "resume", "Go on with an unfinished study."),
+    "submit": Place("submit", "submit", "Run a study file on a Ray cluster, by itself."),
+    "watch": Place("control", "watch", "Watch a running study, from this machine or another."),
+    "stop": Place("control", "stop", "End a running study now, with its best result."),
+    "slots": Place("control", "slots", "Give a running study more slots, or fewer."),
     "simulate": Place("simulate", "simulate", "Simulate one study on virtual slots."),
     "compare": Place("compare", "compare", "Compare policies: how soon, with how many slots."),
-    "ls": Place("studies", "ls", "List the studies of a store."),
-    "show": Place("studies", "show", "Show a study and its trials, best first."),
-    "best": Place("studies", "best", "Show the best config a study has found."),
-    "story": Place("studies", "story", "Tell what happened to a study, or to one trial."),
-    "tree": Place("tree", "tree", "Show what a study's trials share."),
-    "checkpoints": Place("checkpoints", "checkpoints", "List a study's checkpoints."),
+    "ls": Place("inspect", "ls", "List the studies of a store."),
+    "show": Place("inspect", "show", "Show a study and its trials, best first."),
+    "best": Place("inspect", "best", "Show the best config a study has found."),
+    "story": Place("inspect", "story", "Tell what happened to a study, or to one trial."),
+    "tree": Place("inspect", "tree", "Show what a study's trials share."),
+    "checkpoints": Place("inspect", "checkpoints", "List a study's checkpoints."),
     "forecast": Place("forecast", "forecast", "Show where a curve may go."),
     "report": Place("report", "report", "Write a study as one HTML page, with figures."),
-    "replay": Place("studies", "replay", "Check that a study's log leads to the same decisions."),
-    "export": Place("studies", "export", "Write a study's curves as a trace file."),
-    "completion": Place("completing", "completion", "Print the script for completion by tab."),
+    "replay": Place("inspect", "replay", "Check that a study's log leads to the same decisions."),
+    "export": Place("inspect", "export", "Write a study's curves as a trace file."),
+    "completion": Place("flags", "completion", "Print the script for completion by tab."),
 }
 
 

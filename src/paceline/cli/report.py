@@ -14,8 +14,8 @@ import click
 import msgspec
 
 from paceline.api.simulation import Simulation, simulation_of
-from paceline.api.studies import opened
-from paceline.cli.options import FLAGS, bounds, hours, store_option, study_argument
+from paceline.api.stored import opened
+from paceline.cli.flags import FLAGS, bounds, hours, store_option, study_argument
 from paceline.cli.progress import Bar
 from paceline.core.errors import PacelineError
 from paceline.store import shown
@@ -23,7 +23,7 @@ from paceline.store import shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paceline.cli.options import Flag
+    from paceline.cli.flags import Flag
     from paceline.core.decisions import Step
 
 
@@ -43,7 +43,7 @@ def report(study: str, out: str | None, store: str) -> None:
     """
     with opened(store) as kept, Bar(f"reading {study}") as bar:
         steps = list(bar.counted(kept.read(study)))
-    from paceline.plots.report import write_report  # plotly takes longer than most commands
+    from paceline.plots.report.page import write_report  # plotly takes longer than most commands
 
     path = out or file_name(study)
     write_report(steps, path, store=shown(store), again=simulate_command(steps))

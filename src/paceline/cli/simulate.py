@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from paceline.api.studies import NewStudy
-from paceline.cli.environment import STORE
-from paceline.cli.options import (
+from paceline.api.stored import NewStudy
+from paceline.cli.flags import (
+    STORE,
     json_option,
     simulation_options,
     simulation_with,
@@ -71,8 +71,8 @@ def finish(result: SimResult, as_json: bool) -> int:
     if as_json:
         click.echo(msgspec.json.encode(result))
     else:
-        from paceline.cli import views
+        from paceline.cli import tables
 
-        views.show(views.simulated(result))
+        tables.show(tables.simulated(result))
     failed = result.trials_started > 0 and result.trials_failed == result.trials_started
     return 1 if failed or result.end == "stalled" else 0

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.errors import SpecError
 from paceline.core.rng import stream
 from paceline.core.space import Space
-from paceline.generators.first import First
-from paceline.generators.subtrees import PIECES, beginning
+from paceline.generators.initial import First
+from paceline.generators.prefix_order import PIECES, beginning
 
 if TYPE_CHECKING:
     from paceline.core.decisions import Entry

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.errors import SpecError
 from paceline.core.ports import sees_nothing
 from paceline.core.space import Dimension, Space
-from paceline.generators.first import First
-from paceline.generators.subtrees import beginning
+from paceline.generators.initial import First
+from paceline.generators.prefix_order import beginning
 
 if TYPE_CHECKING:
     from paceline.core.values import Config, Value

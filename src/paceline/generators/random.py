@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline.core.ports import sees_nothing
 from paceline.core.rng import stream
 from paceline.core.space import Space
-from paceline.generators.first import First
-from paceline.generators.subtrees import beginning, neighbours_first
+from paceline.generators.initial import First
+from paceline.generators.prefix_order import beginning, neighbours_first
 
 if TYPE_CHECKING:
     from paceline.core.space import Dimension

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.ports import sees_nothing
 from paceline.core.rng import stream
 from paceline.core.space import Space
-from paceline.generators.first import First
+from paceline.generators.initial import First
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ except ImportError as missing:
 
 from paceline.core import space as domains
 from paceline.core.errors import SpecError
-from paceline.worker import ray_style
+from paceline.worker import ray_compat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -145,7 +145,7 @@ def _rebind(train: Callable[..., Any]) -> None:
     ours: dict[int, Any] = {
         id(tune.report): _report,
         id(tune.get_checkpoint): _get_checkpoint,
-        id(tune.get_context): lambda: Context(ray_style.current("get_context")),
+        id(tune.get_context): lambda: Context(ray_compat.current("get_context")),
     }
     # A function of the user's main program was sent here with names of its own.
     spaces = [getattr(train, "__globals__", {})]
@@ -162,12 +162,12 @@ def _report(
     checkpoint: Any = None,  # noqa: ANN401
     checkpoint_dir_name: str | None = None,
 ) -> None:
-    path = None if checkpoint is None else ray_style.Checkpoint(checkpoint.path)
-    ray_style.report(dict(_numbers(metrics)), checkpoint=path)
+    path = None if checkpoint is None else ray_compat.Checkpoint(checkpoint.path)
+    ray_compat.report(dict(_numbers(metrics)), checkpoint=path)
 
 
 def _get_checkpoint() -> tune.Checkpoint | None:
-    found = ray_style.get_checkpoint()
+    found = ray_compat.get_checkpoint()
     return None if found is None else tune.Checkpoint.from_directory(found.path)
 
 
@@ -203,12 +203,12 @@ def _stepped(made: type[tune.Trainable]) -> Callable[..., None]:
 def _saved(stepper: tune.Trainable) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         stepper.save(folder)
-        return ray_style.files_in(folder)
+        return ray_compat.files_in(folder)
 
 
 def _restore(stepper: tune.Trainable, files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        ray_style.put_files(files, folder)
+        ray_compat.put_files(files, folder)
         stepper.restore(folder)
 
 

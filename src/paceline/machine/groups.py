@@ -16,8 +16,8 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.ports import sees_nothing
 from paceline.core.values import NO_LOSS
-from paceline.machine.foresight import Foresight
-from paceline.machine.meter import Meter
+from paceline.machine.calibration import Foresight
+from paceline.machine.timing import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Entry
     from paceline.core.ports import Generator, Policy
     from paceline.core.values import AttemptId, StudySpec, TrialId
-    from paceline.machine.adoption import Adoptions
-    from paceline.machine.files import Files
-    from paceline.machine.questions import Questions
-    from paceline.machine.records import Attempt, Trial
+    from paceline.machine.checkpoints import Files
+    from paceline.machine.pending import Questions
+    from paceline.machine.reuse import Adoptions
+    from paceline.machine.trial_state import Attempt, Trial
 
 
 class Whole(Protocol):

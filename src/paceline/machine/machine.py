@@ -17,14 +17,13 @@ from paceline.core import events as e
 from paceline.core.decisions import Step
 from paceline.core.ports import Allocator, Fork, Generator, Policy, sees_nothing
 from paceline.core.values import Status
-from paceline.machine.budgets import reached, spent
-from paceline.machine.ending import end, number_of
-from paceline.machine.filling import Filler, dispensable
-from paceline.machine.fitting import Asked, Told, beyond
+from paceline.machine.assignment import order_for
+from paceline.machine.checkpoint_gc import beyond_budget, superfluous
 from paceline.machine.groups import Audience
-from paceline.machine.orders import order_for
+from paceline.machine.requirements import Asked, Told, beyond
+from paceline.machine.scheduler import Filler, dispensable
 from paceline.machine.state import StudyState
-from paceline.machine.tidying import beyond_budget, superfluous
+from paceline.machine.termination import end, number_of, reached, spent
 from paceline.plan.settings import canonical, spliced
 from paceline.plan.tree import known_on
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from paceline.core.ports import Verdict
     from paceline.core.values import Config, TrialId
     from paceline.machine.groups import Group
-    from paceline.machine.records import Trial
+    from paceline.machine.trial_state import Trial
 
 
 # So many trials that fail, and none that has ever reported, are not the trials' fault.

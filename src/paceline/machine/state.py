@@ -12,17 +12,16 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import LogError
 from paceline.core.values import NO_LOSS, Status, StudySpec, TrialId, loss_of
-from paceline.machine.adoption import Adoptions
-from paceline.machine.files import File, Files
-from paceline.machine.fitting import beyond, ends_for_width
-from paceline.machine.foresight import Foresight
+from paceline.machine.assignment import Rides
+from paceline.machine.calibration import Foresight
+from paceline.machine.checkpoints import File, Files
 from paceline.machine.groups import Groups
-from paceline.machine.meter import Meter
-from paceline.machine.paces import Paces
-from paceline.machine.questions import Questions
-from paceline.machine.records import Attempt, Trial
-from paceline.machine.rides import Rides
+from paceline.machine.pending import Questions
+from paceline.machine.requirements import beyond, ends_for_width
+from paceline.machine.reuse import Adoptions
 from paceline.machine.slots import Slots
+from paceline.machine.timing import Meter, Paces
+from paceline.machine.trial_state import Attempt, Trial
 from paceline.plan.settings import stretches
 from paceline.plan.tree import Tree, node_of, shared_until
 

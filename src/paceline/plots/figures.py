@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paceline.analysis.timeline import chronicle_of
 from paceline.core.errors import unknown
-from paceline.plots.branches import shared_tree
-from paceline.plots.chronicle import chronicle_of
-from paceline.plots.configs import epochs_per_trial, parallel_configs, time_per_trial
-from paceline.plots.curves import best_over_time, learning_curves
-from paceline.plots.places import attempts_gantt, slots_over_time
+from paceline.plots.config_figures import epochs_per_trial, parallel_configs, time_per_trial
+from paceline.plots.curve_figures import best_over_time, learning_curves
+from paceline.plots.slot_figures import attempts_gantt, slots_over_time
+from paceline.plots.tree_figure import shared_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import plotly.graph_objects as go
 
+    from paceline.analysis.timeline import Chronicle
     from paceline.core.decisions import Step
-    from paceline.plots.chronicle import Chronicle
 
 # In the order in which a report shows them.
 FIGURES: dict[str, Callable[[Chronicle], go.Figure]] = {

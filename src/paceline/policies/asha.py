@@ -23,7 +23,7 @@ from paceline.core.decisions import Go, Pause
 from paceline.core.events import Opened
 from paceline.core.ports import Pick
 from paceline.core.values import NO_LOSS
-from paceline.policies.ladder import Rung, first_rung, milestones
+from paceline.policies.rungs import Rung, first_rung, milestones
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

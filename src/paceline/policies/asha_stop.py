@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from paceline.core.decisions import Stop
 from paceline.core.events import Opened
+from paceline.core.text import value
 from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
-from paceline.policies.ladder import first_rung, milestones
-from paceline.policies.order import Boards
-from paceline.policies.saying import value
+from paceline.policies.quantiles import Boards
+from paceline.policies.rungs import first_rung, milestones
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from paceline.core.decisions import Go, Open, Pause
 from paceline.core.events import Opened
 from paceline.core.ports import Pick
-from paceline.policies.given import boundary_of, one_or_more
+from paceline.policies.quantiles import boundary_of, one_or_more
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

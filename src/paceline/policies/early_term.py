@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING
 from paceline.core.decisions import AskForecast, Stop
 from paceline.core.errors import SpecError
 from paceline.core.events import Forecasted, Opened
+from paceline.core.text import value
 from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
-from paceline.policies.given import boundary_of, one_or_more
-from paceline.policies.order import Boards
-from paceline.policies.saying import value
+from paceline.policies.quantiles import Boards, boundary_of, one_or_more
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

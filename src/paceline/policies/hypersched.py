@@ -24,10 +24,10 @@ from paceline.core.decisions import AskForecast, Close, Cut, Go, Pause
 from paceline.core.errors import SpecError
 from paceline.core.events import Forecasted, Opened
 from paceline.core.ports import Pick
+from paceline.core.text import value
 from paceline.core.values import NO_LOSS
-from paceline.policies.ladder import first_rung, milestones
-from paceline.policies.order import Boards, Quantile
-from paceline.policies.saying import value
+from paceline.policies.quantiles import Boards, Quantile
+from paceline.policies.rungs import first_rung, milestones
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paceline.core.decisions import Stop
+from paceline.core.text import value
 from paceline.policies.fifo import Fifo
-from paceline.policies.given import one_or_more
-from paceline.policies.saying import value
+from paceline.policies.quantiles import one_or_more
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

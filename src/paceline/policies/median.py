@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 from paceline.core.decisions import Stop
 from paceline.core.errors import SpecError
 from paceline.core.events import Opened
+from paceline.core.text import value
 from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
-from paceline.policies.given import one_or_more
-from paceline.policies.order import Boards
-from paceline.policies.saying import value
+from paceline.policies.quantiles import Boards, one_or_more
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

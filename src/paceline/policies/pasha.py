@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from paceline.core.ports import Pick
 from paceline.core.values import NO_LOSS
 from paceline.policies.asha import Asha
-from paceline.policies.order import Quantile
+from paceline.policies.quantiles import Quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Entry
     from paceline.core.values import StudySpec
     from paceline.core.views import StudyView, TrialView
-    from paceline.policies.ladder import Rung
+    from paceline.policies.rungs import Rung
 
     Curve = Sequence[float]
 

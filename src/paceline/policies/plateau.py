@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from paceline.core.decisions import Stop
 from paceline.core.errors import SpecError
 from paceline.policies.fifo import Fifo
-from paceline.policies.given import one_or_more
+from paceline.policies.quantiles import one_or_more
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING
 from paceline.core.decisions import AskForecast, Cut, Go, Open, Pause, Stop
 from paceline.core.errors import SpecError
 from paceline.core.events import Forecasted, Opened
+from paceline.core.forecast_quantiles import confidence, horizons, promising
 from paceline.core.ports import Pick
+from paceline.core.text import value
 from paceline.core.values import NO_LOSS, Status
-from paceline.policies.confidence import confidence, horizons, promising
-from paceline.policies.given import boundary_of, one_or_more
-from paceline.policies.order import Boards, Quantile
-from paceline.policies.saying import value
+from paceline.policies.quantiles import Boards, Quantile, boundary_of, one_or_more
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,6 +7,6 @@ database: `open_store` does, when it is asked for one.
 from __future__ import annotations
 
 from paceline.store.memory import MemoryStore
-from paceline.store.opening import folder_of, open_store, path_of, safe_name, shown
+from paceline.store.urls import folder_of, open_store, path_of, safe_name, shown
 
 __all__ = ["MemoryStore", "folder_of", "open_store", "path_of", "safe_name", "shown"]

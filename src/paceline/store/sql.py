@@ -20,7 +20,7 @@ from paceline.core.codec import decode_command, decode_step, encode_command
 from paceline.core.errors import PacelineWarning, StoreError
 from paceline.store.migrations import bring_up, newest
 from paceline.store.rows import no_study, rows_of
-from paceline.store.tables import (
+from paceline.store.schema import (
     CHUNK,
     COMMANDS,
     FIND,

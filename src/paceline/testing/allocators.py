@@ -14,8 +14,7 @@ from paceline.core.decisions import Launch, Resize
 from paceline.core.events import ChangeSlots
 from paceline.core.values import Status
 from paceline.engines.sim.cluster import Cluster, Faults
-from paceline.testing.memory import memory_of
-from paceline.testing.studies import (
+from paceline.testing.simulations import (
     Rehearsal,
     Scene,
     brains_for,
@@ -25,6 +24,7 @@ from paceline.testing.studies import (
     table,
     unlike_replay,
 )
+from paceline.testing.snapshots import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from paceline.core.ports import History
 from paceline.core.rng import Stream, stream
 from paceline.core.values import LEVELS, NO_LOSS
-from paceline.testing.studies import falling
+from paceline.testing.simulations import falling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

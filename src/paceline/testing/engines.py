@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.testing.hand import FAR, FLAT, WHY, Advising, Hand, amend, halt, opened
-from paceline.testing.studies import Adding
+from paceline.testing.engine_driver import FAR, FLAT, WHY, Advising, Hand, amend, halt, opened
+from paceline.testing.simulations import Adding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -29,8 +29,8 @@ from paceline.core.values import Budget, Config, Status, Value
 from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.machine.machine import Machine
 from paceline.plan.settings import canonical
-from paceline.testing.probe import ProbePolicy
-from paceline.testing.studies import (
+from paceline.testing.random_parts import ProbePolicy
+from paceline.testing.simulations import (
     Adding,
     Rehearsal,
     brains_for,

@@ -18,8 +18,7 @@ from paceline.core.decisions import EndCause
 from paceline.core.rng import shuffled, stream
 from paceline.core.values import Budget
 from paceline.engines.sim.cluster import Cluster
-from paceline.testing.memory import memory_of
-from paceline.testing.studies import (
+from paceline.testing.simulations import (
     CALM,
     SCENES,
     Adding,
@@ -33,6 +32,7 @@ from paceline.testing.studies import (
     table,
     unlike_replay,
 )
+from paceline.testing.snapshots import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import CheckpointError, TrialError
 from paceline.core.values import Config, Metrics, loss_of
-from paceline.plan.saving import due, likely_branches
+from paceline.plan.cadence import due, likely_branches
 from paceline.plan.settings import changing, value_at
-from paceline.worker import container
-from paceline.worker.channel import (
+from paceline.worker import checkpoint_file
+from paceline.worker.gang import Ties, seed_of
+from paceline.worker.kept import Keeper, seed_everything
+from paceline.worker.memory_usage import taken
+from paceline.worker.protocol import (
     Bereft,
     Best,
     Channel,
@@ -31,14 +34,11 @@ from paceline.worker.channel import (
     Skipped,
     Wrote,
 )
-from paceline.worker.keeping import Keeper, seed_everything
-from paceline.worker.memory import taken
-from paceline.worker.ties import Ties, seed_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from paceline.worker.channel import AnyMessage, Begin
+    from paceline.worker.protocol import AnyMessage, Begin
 
 
 class Unwind(BaseException):
@@ -94,7 +94,7 @@ class Trial:
         if begin.awaits:
             self._await_checkpoint()
         if begin.checkpoint is not None:
-            values = container.read(Path(begin.folder) / begin.checkpoint, begin.digest)
+            values = checkpoint_file.read(Path(begin.folder) / begin.checkpoint, begin.digest)
             self._keeper.load(values)
             self._files = values.get("files")
         notice.heed()
@@ -353,7 +353,7 @@ class Trial:
             if files is not None:
                 values["files"] = files
             path = Path(self._begin.folder) / name_of(self._begin.attempt, epoch)
-            size, digest = container.write(path, values)
+            size, digest = checkpoint_file.write(path, values)
         except OSError as error:
             note = f"its checkpoint cannot be written: {error.strerror or error}"
             return Skipped(epoch=epoch, note=note)

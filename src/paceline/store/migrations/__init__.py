@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import insert, update
 
 from paceline.store.migrations import first_tables
-from paceline.store.tables import VERSION
+from paceline.store.schema import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable

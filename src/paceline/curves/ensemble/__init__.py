@@ -1,0 +1,1 @@
+"""Curve model: an ensemble of parametric families, fitted by MCMC."""

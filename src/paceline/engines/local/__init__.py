@@ -1,1 +1,0 @@
-"""Real training on this machine: slots are its cores or GPUs, attempts are processes."""

@@ -1,0 +1,1 @@
+"""The engine over real processes; `local` and `ray` provide the processes and devices."""

@@ -1,0 +1,1 @@
+"""Worker processes and devices of a Ray cluster."""

@@ -1,0 +1,1 @@
+"""Generators built on Optuna's samplers."""

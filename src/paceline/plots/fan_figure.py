@@ -1,0 +1,85 @@
+"""The figure of one curve's futures: what was seen, and the intervals of what may come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import plotly.graph_objects as go
+
+from paceline.plots.style import ACCENT, ALARM, AXIS, CONFIG, NEUTRAL, drawn, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.analysis.forecast_fan import Fan
+
+_BANDS = (
+    ("low_95", "high_95", "19 of 20 futures", "rgba(28,126,214,0.14)"),
+    ("low_80", "high_80", "4 of 5 futures", "rgba(28,126,214,0.26)"),
+)
+# Points are marked where there are so few.
+_FEW = 30
+
+
+def draw_fan(fan: Fan, later: Sequence[float | None] = ()) -> go.Figure:
+    """Draw a curve, the intervals of its futures, the target, and what came where it is known."""
+    epochs = [row.epoch for row in fan.rows]
+    traces: list[Any] = [
+        go.Scatter(
+            x=epochs + epochs[::-1],
+            y=[getattr(row, high) for row in fan.rows]
+            + [getattr(row, low) for row in reversed(fan.rows)],
+            fill="toself",
+            fillcolor=colour,
+            line={"width": 0},
+            hoverinfo="skip",
+            name=name,
+        )
+        for low, high, name, colour in _BANDS
+    ]
+    medians = [row.median for row in fan.rows]
+    traces.append(
+        go.Scatter(x=epochs, y=medians, line={"color": ACCENT, "dash": "dot"}, name="median")
+    )
+    seen = list(range(1, fan.epoch + 1))
+    mode = "lines+markers" if fan.epoch < _FEW else "lines"
+    line = {"color": ACCENT, "width": 2.5}
+    traces.append(go.Scatter(x=seen, y=list(fan.values), mode=mode, line=line, name="seen"))
+    if later:
+        came = list(range(fan.epoch + 1, fan.epoch + 1 + len(later)))
+        traces.append(go.Scatter(x=came, y=list(later), line={"color": NEUTRAL}, name="what came"))
+    return drawn(
+        traces,
+        title=f"Trial {fan.trial} of {plain(fan.source)}",
+        subtitle=_note(fan),
+        height=520,
+        xaxis=AXIS | {"title": {"text": "epoch"}},
+        yaxis=AXIS | {"title": {"text": plain(fan.metric)}},
+        shapes=_limits(fan),
+        legend={"x": 1, "xanchor": "right", "y": 0.02, "yanchor": "bottom"},
+    )
+
+
+def fan_page(fan: Fan, later: Sequence[float | None] = ()) -> str:
+    """Return the figure as one HTML page that needs no network."""
+    page: str = draw_fan(fan, later).to_html(include_plotlyjs=True, config=CONFIG)
+    return page
+
+
+def _note(fan: Fan) -> str:
+    note = f"{fan.curves}, after epoch {fan.epoch} of {fan.epochs}"
+    if fan.chance is not None:
+        note += f"; chance to reach {fan.target:g} by epoch {fan.by_epoch}: {fan.chance:.0%}"
+    return plain(note, 200)
+
+
+def _limits(fan: Fan) -> list[dict[str, Any]]:
+    line = {"color": ALARM, "dash": "dash", "width": 1}
+    shapes: list[dict[str, Any]] = []
+    if fan.target is not None:
+        shapes.append({"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": line})
+        shapes[-1] |= {"y0": fan.target, "y1": fan.target}
+    if fan.by_epoch < fan.epochs:
+        shapes.append({"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": line})
+        shapes[-1] |= {"x0": fan.by_epoch, "x1": fan.by_epoch}
+    return shapes

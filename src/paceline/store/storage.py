@@ -1,0 +1,104 @@
+"""Where checkpoints are kept, by name: a folder, of this machine or shared, or object storage.
+
+Knows how to make a name appear whole or not at all. Does not know what a checkpoint holds, whose it
+is, or who wants it: names and digests are in the study's log.
+
+An engine is given a `Storage` and needs no more: a worker writes its checkpoint to a file of its
+own, whoever is beside it calls `put(name, file)` and says Saved when that returns; who starts
+elsewhere calls `get(name, file)` and checks the digest as it reads. A Drop is a `delete`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from paceline.core.errors import CheckpointError, SpecError
+from paceline.core.ports import Stored
+from paceline.worker.atomic_file import appearing
+
+if TYPE_CHECKING:
+    from paceline.core.ports import Storage
+
+
+def open_storage(url: str) -> Storage:
+    """Return the storage at this address: a path, or `s3://bucket/prefix` and the like."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return Folder(Path(url))
+    if scheme == "file":
+        return Folder(Path(rest))
+    try:
+        from paceline.store.object_storage import Bucket  # only for those who have installed it
+    except ImportError:
+        raise SpecError(
+            f"{url} needs fsspec, which is not installed: pip install 'paceline[s3]' for S3."
+        ) from None
+    return Bucket(url)
+
+
+def try_out(storage: Storage) -> None:
+    """Raise CheckpointError where nothing can be kept: before any training, not after."""
+    name = f"trial-of-{uuid4().hex}"
+    with tempfile.NamedTemporaryFile() as file:
+        storage.put(name, file.name)
+    storage.delete(name)
+
+
+class Folder:
+    """A folder, made when the first checkpoint is put into it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def url(self) -> str:
+        return str(self._path)
+
+    def put(self, name: str, path: str) -> None:
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            _copy(Path(path), self._path / name)
+        except OSError as error:
+            raise CheckpointError(_cannot(name, "written to", self.url, error)) from error
+
+    def get(self, name: str, path: str) -> None:
+        try:
+            _copy(self._path / name, Path(path))
+        except OSError as error:
+            raise CheckpointError(_cannot(name, "read from", self.url, error)) from error
+
+    def delete(self, name: str) -> None:
+        try:
+            (self._path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise CheckpointError(_cannot(name, "deleted from", self.url, error)) from error
+
+    def list(self) -> list[Stored]:
+        try:
+            with os.scandir(self._path) as entries:
+                found = [Stored(each.name, each.stat().st_size) for each in entries]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CheckpointError(f"{self.url} cannot be listed: {_reason(error)}.") from error
+        return sorted(found, key=lambda stored: stored.name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with open(source, "rb") as one, appearing(target) as part, open(part, "wb") as other:
+        shutil.copyfileobj(one, other, 2**20)
+        other.flush()
+        os.fsync(other.fileno())
+
+
+def _cannot(name: str, done: str, url: str, error: OSError) -> str:
+    return f"checkpoint {name} cannot be {done} {url}: {_reason(error)}."
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

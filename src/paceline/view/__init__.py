@@ -1,1 +1,0 @@
-"""A study as it goes: a live picture on a terminal, lines elsewhere."""

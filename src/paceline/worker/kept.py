@@ -1,0 +1,102 @@
+"""What a trial keeps: objects by name, and the states of random generators.
+
+Knows how to read an object's state and put it back: `state_dict`, a pair of functions, or the value
+itself. Does not know files or when to save.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+from paceline.core.errors import CheckpointError
+from paceline.worker.checkpoint_file import check
+
+
+class Keeper:
+    """Objects registered by `keep`, and what a checkpoint held of them."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Any] = {}
+        self._restored: dict[str, Any] = {}
+        self._random: dict[str, Any] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._objects)
+
+    def load(self, values: dict[str, Any]) -> None:
+        """Take what a checkpoint holds; objects get theirs when they are registered."""
+        self._restored = dict(values["kept"])
+        self._random = values["random"]
+
+    def register(self, name: str, given: Any) -> Any:  # noqa: ANN401
+        """Keep an object from now on; return it as it was restored, or as it was given."""
+        if name not in self._restored:
+            if not hasattr(given, "state_dict") and not _is_pair(given):
+                check(given, name)  # now, rather than at the first save
+            self._objects[name] = given
+            return given
+        state = self._restored.pop(name)
+        if hasattr(given, "load_state_dict"):
+            given.load_state_dict(state)
+        elif _is_pair(given):
+            given[1](state)
+        else:
+            given = state
+        self._objects[name] = given
+        return given
+
+    def states(self) -> dict[str, Any]:
+        """Return everything as it is now, ready to be written."""
+        kept = {name: _state(given, name) for name, given in self._objects.items()}
+        return {"kept": kept, "random": _random_states()}
+
+    def restore_random(self) -> None:
+        """Set the generators to where they were when the checkpoint was saved."""
+        states, self._random = self._random, {}
+        if "python" in states:
+            random.setstate(states["python"])
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        if numpy is not None and "numpy" in states:
+            numpy.random.set_state(states["numpy"])
+        if torch is not None and "torch" in states:
+            torch.set_rng_state(states["torch"])
+            if states.get("cuda") and torch.cuda.is_available():
+                # On other devices than before, as many as there are get a state back.
+                for device, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
+                    torch.cuda.set_rng_state(state, device)
+
+
+def seed_everything(seed: int) -> None:
+    """Set every generator that is loaded: equal seeds and settings then train equally."""
+    random.seed(seed)
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+    if torch is not None:
+        torch.manual_seed(seed)
+
+
+def _is_pair(given: Any) -> bool:  # noqa: ANN401
+    return type(given) is tuple and len(given) == 2 and all(map(callable, given))
+
+
+def _state(given: Any, name: str) -> Any:  # noqa: ANN401
+    if hasattr(given, "state_dict"):
+        if not hasattr(given, "load_state_dict"):
+            raise CheckpointError(f"keep.{name} has state_dict and no load_state_dict.")
+        return given.state_dict()
+    return given[0]() if _is_pair(given) else given
+
+
+def _random_states() -> dict[str, Any]:
+    states: dict[str, Any] = {"python": random.getstate()}
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        states["numpy"] = numpy.random.get_state()
+    if torch is not None:
+        states["torch"] = torch.get_rng_state()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            states["cuda"] = torch.cuda.get_rng_state_all()
+    return states

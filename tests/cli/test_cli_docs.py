@@ -1,0 +1,132 @@
+"""The documentation of the command line says what the command line says.
+
+`PACELINE_GOLDEN=write pytest tests/cli/test_cli_docs.py` writes the generated parts of
+`docs/cli.md` and the golden files of the other tests again.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+from paceline.analysis.checkpoint_inventory import CheckpointRow
+from paceline.analysis.live_summary import Summary
+from paceline.analysis.sharing import Change, NodeRow, Sharing
+from paceline.analysis.summary import Best, CheckpointName, Forecasts, GroupRow, StudyRow
+from paceline.api.comparison import CompareResult, CompareRow
+from paceline.api.simulation import SimResult
+from paceline.api.stored import CheckpointPage, Stray, StudyList, StudyPage, TrialRow
+from paceline.cli.flags import VARIABLES
+from paceline.cli.main import COMMANDS, commands
+
+ROOT = Path(__file__).parents[2]
+CLI = ROOT / "docs" / "cli.md"
+JSON = ROOT / "docs" / "json.md"
+# Each object of the documentation, by its heading.
+OBJECTS: dict[str, type[msgspec.Struct]] = {
+    "run": Summary,
+    "simulate": SimResult,
+    "compare": CompareResult,
+    "A row of compare": CompareRow,
+    "ls": StudyList,
+    "A study": StudyRow,
+    "Forecasts": Forecasts,
+    "show": StudyPage,
+    "A trial": TrialRow,
+    "A group": GroupRow,
+    "best": Best,
+    "A checkpoint's name": CheckpointName,
+    "tree": Sharing,
+    "A node": NodeRow,
+    "A change": Change,
+    "checkpoints": CheckpointPage,
+    "A checkpoint": CheckpointRow,
+    "A stray": Stray,
+}
+
+
+def help_of(name: str) -> str:
+    """Return a command's help, as it reads in a terminal of 90 columns."""
+    with click.Context(commands, info_name="paceline") as ctx:
+        command = commands.get_command(ctx, name) if name else commands
+        assert command is not None
+        inner = click.Context(
+            command,
+            parent=ctx if name else None,
+            info_name=name or "paceline",
+            terminal_width=90,
+            help_option_names=["-h", "--help"],
+        )
+        return command.get_help(inner)
+
+
+def variables() -> str:
+    """Return the table of environment variables."""
+    rows = [f"| `{each.name}` | `{each.default}` | {each.help} |" for each in VARIABLES]
+    return "\n".join(["| variable | default | what it does |", "|---|---|---|", *rows])
+
+
+def generated() -> dict[str, str]:
+    """Return every part of `docs/cli.md` that is not written by hand, by the name in its mark."""
+    parts = {f"help {name}": f"```text\n{help_of(name)}\n```" for name in COMMANDS}
+    return {"help": f"```text\n{help_of('')}\n```", **parts, "environment": variables()}
+
+
+def filled(text: str) -> str:
+    """Return the text with what stands between its marks written anew."""
+    for name, part in generated().items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        assert text.count(begin) == text.count(end) == 1, f"docs/cli.md has no place for {name!r}"
+        before, _, rest = text.partition(begin)
+        text = before + f"{begin}\n\n{part}\n\n{end}" + rest.partition(end)[2]
+    return text
+
+
+def test_the_documentation_has_every_command_s_help_and_every_variable() -> None:
+    text = CLI.read_text(encoding="utf-8")
+    if os.environ.get("PACELINE_GOLDEN") == "write":
+        CLI.write_text(filled(text), encoding="utf-8")
+    assert CLI.read_text(encoding="utf-8") == filled(text)
+
+
+def section(heading: str) -> str:
+    """Return what stands under a heading of `docs/json.md`."""
+    found = re.search(
+        rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", JSON.read_text("utf-8"), re.M | re.S
+    )
+    assert found is not None, f"docs/json.md has no section {heading!r}"
+    return found[1]
+
+
+@pytest.mark.parametrize("heading", OBJECTS)
+def test_the_documented_keys_are_the_fields_in_their_order(heading: str) -> None:
+    keys = re.findall(r"^\| `(\w+)` \|", section(heading), re.M)
+    assert keys == [field.name for field in msgspec.structs.fields(OBJECTS[heading])]
+
+
+@pytest.mark.parametrize("heading", OBJECTS)
+def test_every_key_has_a_unit_and_a_meaning(heading: str) -> None:
+    for row in re.findall(r"^\| `\w+` \|.*$", section(heading), re.M):
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert len(cells) == 3, row
+        assert all(cells), row
+
+
+def test_the_environment_is_read_in_one_module_alone() -> None:
+    readers = {
+        path.name
+        for path in (ROOT / "src" / "paceline").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    }
+    # Workers and the service for shared GPUs get the driver's environment, and more; they ask it
+    # nothing. Which GPUs the driver may use, CUDA's own variable says; by which
+    # interface processes reach each other, torch is told by one of its own.
+    own = {"devices.py", "torch.py"}
+    assert readers == own | {"flags.py", "process.py", "mps.py", "worker_pool.py"}

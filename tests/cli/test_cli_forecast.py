@@ -1,0 +1,114 @@
+"""paceline forecast: one curve, its futures, and the chance to reach the target."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_kit import Here, golden, tiny
+
+from paceline.analysis.forecast_fan import Fan, FanRow
+from paceline.api.curve_forecast import fan_of, known_of_trace
+from paceline.plots.fan_figure import draw_fan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def paceline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Here:
+    """The command line, in a folder with a trace and an unfinished study of it."""
+    here = Here(tmp_path, capsys, monkeypatch)
+    trace = tiny(here.folder / "tiny.jsonl.gz", epochs=9)
+    short = ("--deadline", "150", "--slots", "1")
+    here("simulate", trace, "--policy", "fifo", *short, "--name", "one")
+    return here
+
+
+def test_a_fan_in_text(paceline: Here) -> None:
+    found = paceline("forecast", "tiny.jsonl.gz", "0", "--at", "5", "--curves", "last")
+    golden("forecast.txt", found.out)
+
+
+def test_the_json_has_what_is_promised(paceline: Here) -> None:
+    found = paceline("forecast", "tiny.jsonl.gz", "0", "--at", "5", "--curves", "last", "--json")
+    fan = json.loads(found.out)
+    assert set(fan) == set(Fan.__struct_fields__)
+    assert set(fan["rows"][0]) == set(FanRow.__struct_fields__)
+    assert fan["epoch"] == 5
+    for row in fan["rows"]:
+        bounds = [row[name] for name in ("low_95", "low_80", "median", "high_80", "high_95")]
+        assert bounds == sorted(bounds)
+
+
+def test_a_deadline_limits_the_epochs_that_count(paceline: Here) -> None:
+    told = [
+        json.loads(
+            paceline(
+                *("forecast", "tiny.jsonl.gz", "0", "--at", "5", "--curves", "last", "--json"),
+                *("--target", "0.15", *more),
+            ).out
+        )
+        for more in ((), ("--deadline", "5s"), ("--deadline", "1000h"))
+    ]
+    whole, none, all_ = told
+    assert none["by_epoch"] == 5
+    assert none["chance"] == 0.0
+    assert none["expected_s"] is None
+    assert all_["chance"] == whole["chance"] > 0.0
+    assert whole["expected_s"] > 0.0
+
+
+def test_no_future_leaves_the_range_of_the_metric(paceline: Here) -> None:
+    asked = ("forecast", "tiny.jsonl.gz", "0", "--at", "5", "--json")
+    free, bound = (
+        json.loads(paceline(*asked, *more).out)["rows"][-1]["high_95"]
+        for more in ((), ("--range", "0,0.15"))
+    )
+    assert bound <= 0.15 < free
+
+
+def test_a_trial_of_a_study_is_taken_as_far_as_it_has_come(paceline: Here) -> None:
+    trials = json.loads(paceline("show", "one", "--json").out)["trials"]
+    under_way = next(trial for trial in trials if 0 < trial["epoch"] < 9)
+    number = str(under_way["trial"])
+    fan = json.loads(paceline("forecast", "one", number, "--curves", "last", "--json").out)
+    assert fan["epoch"] == under_way["epoch"]
+    assert fan["deadline_s"] == 0.0
+
+
+def test_the_figure_needs_no_network_and_shows_what_came(paceline: Here) -> None:
+    found = paceline("forecast", "tiny.jsonl.gz", "0", "--curves", "last", "--plot", "fan.html")
+    assert found.out.endswith("fan.html\n")
+    page = (paceline.folder / "fan.html").read_text(encoding="utf-8")
+    assert not re.findall(r"<script[^>]+src=", page)
+    known = known_of_trace(str(paceline.folder / "tiny.jsonl.gz"), 0, 4)
+    figure = draw_fan(fan_of(known, "last", target=0.15), known.later)
+    names = [trace.name for trace in figure.data]
+    assert names == ["19 of 20 futures", "4 of 5 futures", "median", "seen", "what came"]
+    assert len(figure.layout.shapes) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("tiny.jsonl.gz", "99"), "has no run 99: its runs are 0 to"),
+        (("tiny.jsonl.gz", "0", "--at", "99"), "--at 99 cannot be meant: this curve has epochs 1"),
+        (("tiny.jsonl.gz", "0", "--curves", "none"), "'none'"),
+        (("nothing", "0"), "nothing"),
+        (("one", "99"), "has no trial 99"),
+        (("one", "0"), "is at its last epoch"),
+        (("tiny.jsonl.gz", "0", "--plot", "no/such/folder.html"), "cannot be written"),
+    ],
+)
+def test_mistakes_are_answered_in_a_sentence(
+    paceline: Here, words: tuple[str, ...], complaint: str
+) -> None:
+    found = paceline("forecast", *words)
+    assert found.code == 2
+    assert complaint in found.err
+    assert "Traceback" not in found.err

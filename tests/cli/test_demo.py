@@ -1,0 +1,225 @@
+"""The demo: a real study, what it leaves behind, and the commands that it suggests."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import signal
+import subprocess
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from cli_kit import SCRIPT, Here, Ran, environment, log_of, outside
+from data_sets import fashion_mnist
+
+import paceline as pl
+from paceline.api.stored import folded
+from paceline.cli.demo_training import CLASSES, Pictures, data, fresh, gradient, layers, train
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+DATA = Path(str(files("paceline"))) / "data"
+STORE = "paceline-demo/paceline.db"
+# One demo serves them all.
+once = pytest.mark.xdist_group("demo")
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
+    """A short demo, and the folder in which it was run."""
+    folder = tmp_path_factory.mktemp("demo")
+    return folder, outside(folder, "demo", "--deadline", "8s")
+
+
+# What it shows
+
+
+@once
+def test_the_demo_ends_with_the_best_and_why_it_ended(shown: tuple[Path, Ran]) -> None:
+    folder, ran = shown
+    assert (ran.code, ran.err) == (0, "")
+    assert "the deadline of 8 s has come" in ran.out
+    assert "was held back" in ran.out
+    best = json.loads(outside(folder, "best", "demo", "--store", STORE, "--json").out)
+    assert f"accuracy {best['value']:.6g} at epoch {best['epoch']}" in ran.out
+
+
+@once
+def test_the_best_network_is_worth_as_much_when_it_is_loaded_back(shown: tuple[Path, Ran]) -> None:
+    folder, ran = shown
+    found = re.search(r"epoch (\d+) of trial (\d+): accuracy (\S+) on", flat(ran.out))
+    assert found is not None
+    epoch, number = int(found.group(1)), int(found.group(2))
+    state = folded(log_of(f"sqlite:///{folder}/{STORE}", "demo"))
+    assert state.best is not None
+    assert number == state.best.id
+    reported = state.trials[number].metric("accuracy")[epoch - 1]
+    assert float(found.group(3)) == pytest.approx(reported, abs=1e-4)
+
+
+@once
+def test_the_demo_leaves_one_folder_with_its_report(shown: tuple[Path, Ran]) -> None:
+    folder, ran = shown
+    assert [path.name for path in folder.iterdir() if path.name != ".cache"] == ["paceline-demo"]
+    assert "paceline-demo/demo.html" in ran.out
+    assert "<html" in (folder / "paceline-demo" / "demo.html").read_text(encoding="utf-8")
+
+
+@once
+def test_every_command_that_the_demo_suggests_works(shown: tuple[Path, Ran]) -> None:
+    folder, ran = shown
+    suggested = [line.split()[1:] for line in ran.out.splitlines() if line.startswith("  paceline")]
+    assert [command[0] for command in suggested] == [
+        "story",
+        "best",
+        "replay",
+        "export",
+        "simulate",
+    ]
+    for command in suggested:
+        followed = outside(folder, *command)
+        assert (followed.code, followed.err) == (0, ""), command
+        assert followed.out, command
+
+
+# Again
+
+
+def test_an_interrupted_demo_goes_on_and_an_ended_one_is_followed_by_another(
+    tmp_path: Path,
+) -> None:
+    with subprocess.Popen(
+        [SCRIPT, "demo", "--deadline", "8s"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if "trial 0" in line)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert process.returncode == 130
+    for deadline, names in (("8s", ["demo"]), ("3s", ["demo", "demo-2"])):
+        assert outside(tmp_path, "demo", "--deadline", deadline).code == 0
+        listed = json.loads(outside(tmp_path, "ls", "--store", STORE, "--json").out)["studies"]
+        assert [study["name"] for study in listed] == names
+        assert {study["end"] for study in listed} == {"deadline"}
+
+
+# Mistakes
+
+
+def test_a_deadline_is_nothing_for_the_simulated_demo(paceline: Here) -> None:
+    ran = paceline("demo", "--simulated", "--deadline", "9s")
+    assert ran.code == 2
+    assert "--deadline is for the real demo" in ran.err
+
+
+def test_a_folder_that_cannot_be_made_is_told_in_one_line(paceline: Here) -> None:
+    (paceline.folder / "paceline-demo").write_text("in the way")
+    ran = paceline("demo")
+    assert ran.code == 2
+    assert "the folder paceline-demo cannot be made here" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+# What is trained
+
+
+def test_every_class_is_among_the_pictures_of_each_part() -> None:
+    parts = data()
+    assert [len(part.labels) for part in parts] == [6000, 2000, 2000]
+    for part in parts:
+        assert set(part.labels) == set(range(CLASSES))
+        assert (part.pixels.min(), part.pixels.max()) == (0.0, 1.0)
+
+
+def test_the_gradient_is_the_slope_of_the_loss() -> None:
+    some = data().training
+    batch = Pictures(some.pixels[:4], some.labels[:4])
+    weights: list[Any] = [each.astype(np.float64) for each in fresh(5, seed=1)]
+
+    def loss() -> float:
+        scores = layers(weights, batch.pixels)[-1]
+        logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        return -float(np.mean(logs[np.arange(4), batch.labels]))
+
+    slopes = gradient(weights, batch, 0.0, np.random.default_rng(0))
+    for weight, slope, place in places(weights, slopes):
+        there = weight[place]
+        weight[place] = there + 1e-6
+        above = loss()
+        weight[place] = there - 1e-6
+        below = loss()
+        weight[place] = there
+        assert slope[place] == pytest.approx((above - below) / 2e-6, abs=1e-6)
+
+
+def places(weights: list[Any], slopes: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield the place of each layer whose slope is the steepest."""
+    for weight, slope in zip(weights, slopes, strict=True):
+        yield weight, slope, np.unravel_index(int(np.abs(slope).argmax()), slope.shape)
+
+
+def test_a_training_that_was_paused_ends_like_one_that_was_not() -> None:
+    config = {
+        "lr": pl.piecewise([(0, 0.03), (1, 0.01)]),
+        "width": 64,
+        "momentum": 0.9,
+        "dropout": 0.2,
+    }
+    with pl.Study(train, metric="accuracy", mode="max", epochs=2, slots="cpu:1") as study:
+        study.group([(config, 1)])
+        (paused,) = study.group([(config, 2)])
+    with pl.Study(train, metric="accuracy", mode="max", epochs=2, slots="cpu:1") as study:
+        (straight,) = study.group([(config, 2)])
+    assert paused.values == straight.values
+    assert straight.values[0] != straight.values[1]
+
+
+# Its data
+
+
+def test_every_file_of_data_says_where_it_is_from_and_its_licence() -> None:
+    told = (DATA / "README.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## `(\S+)`\n(.*?)(?=^## |\Z)", told, re.M | re.S))
+    assert sorted(sections) == sorted(
+        path.name for path in DATA.iterdir() if path.suffix in (".gz", ".npz")
+    )
+    assert all("licence" in text for text in sections.values())
+
+
+def test_the_pictures_are_what_the_lines_beside_them_make(tmp_path: Path) -> None:
+    folder = fashion_mnist()
+    found = re.search(
+        r"```python\n(.*?)```", (DATA / "README.md").read_text(encoding="utf-8"), re.S
+    )
+    assert found is not None
+    names: dict[str, Any] = {"gzip": gzip, "np": np}
+    exec(found.group(1), names)
+    names["make"](folder, tmp_path / "made.npz")
+    assert arrays(tmp_path / "made.npz") == arrays(DATA / "fashion_mnist_14.npz")
+
+
+def arrays(path: Path) -> dict[str, bytes]:
+    """Return the arrays of a file as bytes."""
+    with np.load(path) as stored:
+        return {name: bytes_of(stored[name]) for name in stored}
+
+
+def bytes_of(array: NDArray[np.uint8]) -> bytes:
+    return array.tobytes()
+
+
+def flat(text: str) -> str:
+    """Return text without its line breaks."""
+    return " ".join(text.split())

@@ -1,0 +1,108 @@
+"""Training of the pre-trained curve model: small, on a CPU, and the same every time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from training.pfn import tokens
+from training.pfn.export import parity
+from training.pfn.model import Network
+from training.pfn.prior import sample
+from training.pfn.train import loss_of, task_of, train
+
+from paceline.curves.pfn import encoding
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SMALL = {"width": 16, "layers": 1, "heads": 2, "inner": 16}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("length", [12, 100, 400])
+def test_training_and_forecasting_see_the_same_tokens(length: int) -> None:
+    generator = torch.Generator().manual_seed(length)
+    studies, trials = 6, 4
+    drawn = sample(studies, trials, length, generator)
+    values = drawn.values.reshape(-1, length)
+    epochs = drawn.epochs.reshape(-1)
+    share = torch.rand(len(epochs), generator=generator)
+    count = torch.minimum((1 + share * (epochs - 1)).long(), epochs - 1)
+    others = (torch.arange(trials)[:, None] + 1 + torch.arange(trials - 1)) % trials
+    view = drawn.values[:, others].reshape(len(epochs), trials - 1, length)
+    lengths = drawn.epochs[:, others].reshape(len(epochs), trials - 1)
+    bounds = drawn.bounds[:, None].expand(-1, trials, -1).reshape(-1, 2)
+
+    cut = tokens.pieces(values, count)
+    frame = tokens.frame_of(cut)
+    points = tokens.point_tokens(cut, frame, count, epochs)
+    seen = tokens.other_tokens(view, lengths, frame, count, epochs)
+    met = seen[:, :, 14] > 0
+    whole = tokens.whole_tokens(cut, frame, count, epochs, bounds, seen, met)
+    asked = tokens.asked_tokens(torch.stack([count + 1, epochs], 1), count, epochs)
+
+    compared = 0
+    for row in range(len(epochs)):
+        known, last = int(count[row]), int(epochs[row])
+        mine = encoding.Points(values[row, :known].double().numpy())
+        its = encoding.frame_of(mine)
+        if its is None:
+            continue
+        compared += 1
+        told = [
+            encoding.other_token(curve[:long].double().numpy(), its, known, last)
+            for curve, long in zip(view[row], lengths[row], strict=True)
+        ]
+        rest = np.array([token for token in told if token is not None])
+        rest = rest.reshape(-1, encoding.OTHER)
+        finite = torch.isfinite(bounds[row]).all()
+        bound = (float(bounds[row, 0]), float(bounds[row, 1])) if finite else None
+        for theirs, ours in (
+            (points[row, : len(mine.means)], encoding.point_tokens(mine, its, last)),
+            (seen[row][met[row]], rest),
+            (whole[row], encoding.whole_token(mine, its, last, bound, rest)),
+            (asked[row], encoding.asked_tokens([known + 1, last], known, last)),
+        ):
+            # Training rounds to single precision.
+            np.testing.assert_allclose(theirs.numpy(), ours, atol=5e-3)
+    assert compared > 15
+
+
+def test_the_batch_of_a_step_is_the_same_again_and_another_step_has_another() -> None:
+    one, again, other = (task_of(0, step, 2, CPU) for step in (3, 3, 4))
+    assert torch.equal(one.target, again.target)
+    assert torch.equal(one.batch.points, again.batch.points)
+    assert not torch.equal(one.batch.whole, other.batch.whole)
+    assert all(torch.isfinite(part.float()).all() for part in one.batch)
+
+
+def test_training_that_was_broken_off_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    whole.mkdir()
+    part.mkdir()
+    kept = train(whole, 4, 1, sizes=SMALL).state_dict()
+    train(part, 4, 1, sizes=SMALL, pause=2)
+    resumed = train(part, 4, 1, sizes=SMALL).state_dict()
+    for name, weights in kept.items():
+        torch.testing.assert_close(resumed[name], weights)
+
+
+def test_the_exported_network_answers_as_the_trained_one(tmp_path: Path) -> None:
+    network = train(tmp_path, 2, 1, sizes=SMALL)
+    assert parity(network, tmp_path / "pfn.onnx") < 1e-6
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    task = task_of(1, 1, 2, CPU)
+    network = train(tmp_path, 40, 1, sizes=SMALL)
+    with torch.no_grad():
+        before, after = (float(loss_of(each, task)) for each in (Network(**SMALL), network))
+    assert after < before - 0.2

@@ -1,0 +1,139 @@
+"""Curve models that break one promise each."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from paceline.core.values import LEVELS, Forecast
+from paceline.curves.last_value import Last
+from paceline.testing.curves import FamilyCurveContract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from paceline.core.ports import History
+    from paceline.core.rng import Stream
+
+_calls = count()
+
+
+class Moved(Last):
+    """A forecast that is changed row by row."""
+
+    def row(self, row: Sequence[float], epoch: int, history: History, at: int) -> list[float]:
+        return list(row)
+
+    def one(self, history: History, at: int) -> Forecast | None:
+        (forecast,) = super().forecast([history])
+        if forecast is None:
+            return None
+        rows = zip(forecast.epochs, forecast.quantiles, strict=True)
+        return Forecast(
+            forecast.epochs, tuple((*self.row(row, epoch, history, at),) for epoch, row in rows)
+        )
+
+    def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
+        return [self.one(history, at) for at, history in enumerate(histories)]
+
+
+class Narrows(Moved):
+    def row(self, row: Sequence[float], epoch: int, history: History, at: int) -> list[float]:
+        ahead = epoch - len(history.losses)
+        return [row[7] + (loss - row[7]) / ahead for loss in row]
+
+
+class Optimist(Moved):
+    def row(self, row: Sequence[float], epoch: int, history: History, at: int) -> list[float]:
+        return [0.9 * loss for loss in row]
+
+
+class Overconfident(Moved):
+    def row(self, row: Sequence[float], epoch: int, history: History, at: int) -> list[float]:
+        return [row[7] + (loss - row[7]) / 5 for loss in row]
+
+
+class MovedByPlace(Moved):
+    def row(self, row: Sequence[float], epoch: int, history: History, at: int) -> list[float]:
+        return [loss + at for loss in row]
+
+
+class MovedByCalls(Moved):
+    def row(self, row: Sequence[float], epoch: int, history: History, at: int) -> list[float]:
+        by = next(_calls)
+        return [loss + by for loss in row]
+
+
+class UpsideDown(Moved):
+    def row(self, row: Sequence[float], epoch: int, history: History, at: int) -> list[float]:
+        return [-loss for loss in reversed(row)]
+
+
+class LastEpochAlone(Moved):
+    def one(self, history: History, at: int) -> Forecast | None:
+        forecast = super().one(history, at)
+        return forecast and Forecast(forecast.epochs[-1:], forecast.quantiles[-1:])
+
+
+class NeedsTwoPoints(Moved):
+    def one(self, history: History, at: int) -> Forecast | None:
+        return super().one(history, at) if history.losses[-2] else None
+
+
+class ComparesWithTheFirst(Moved):
+    def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
+        leader = histories[0].losses[-1]
+        return [self.one(history, int(leader < 1e9)) for history in histories]
+
+    def row(self, row: Sequence[float], epoch: int, history: History, at: int) -> list[float]:
+        return [loss + at for loss in row]
+
+
+class AlwaysKnows(Moved):
+    def one(self, history: History, at: int) -> Forecast | None:
+        flat = (0.5,) * len(LEVELS)
+        return super().one(history, at) or Forecast(
+            (*history.horizons,), (flat,) * len(history.horizons)
+        )
+
+
+class NeedsAList(Moved):
+    def one(self, history: History, at: int) -> Forecast | None:
+        assert isinstance(history.losses, list)
+        return super().one(history, at)
+
+
+class DividesByTheLast(Moved):
+    def row(self, row: Sequence[float], epoch: int, history: History, at: int) -> list[float]:
+        scale = 1.0 / history.losses[-1]
+        return [loss * scale / scale for loss in row]
+
+
+class BrokenFamily(FamilyCurveContract):
+    """The family of random walks, for models that are wrong about it."""
+
+    def sample(self, rng: Stream) -> Sequence[float]:
+        walk = [1.0]
+        while len(walk) < 30:
+            walk.append(walk[-1] + rng.gauss(0.0, 0.05))
+        return walk
+
+
+BREAKERS: dict[str, tuple[Callable[..., Any], type[Exception]]] = {
+    "test_forecasts_widen_with_distance": (Narrows, AssertionError),
+    "test_a_constant_curve_stays_constant": (Optimist, AssertionError),
+    "test_it_answers_for_the_epochs_that_were_asked": (LastEpochAlone, AssertionError),
+    "test_one_point_is_enough_not_to_crash": (NeedsTwoPoints, IndexError),
+    "test_no_curve_is_too_strange": (DividesByTheLast, ZeroDivisionError),
+    "test_a_curve_without_numbers_has_no_forecast": (AlwaysKnows, AssertionError),
+    "test_an_empty_batch_has_no_answers": (ComparesWithTheFirst, IndexError),
+    "test_permuting_the_batch_permutes_the_answers": (MovedByPlace, AssertionError),
+    "test_a_batch_is_answered_like_its_curves_one_by_one": (MovedByPlace, AssertionError),
+    "test_the_same_curve_has_the_same_answer_again": (MovedByCalls, AssertionError),
+    "test_losses_may_come_in_any_kind_of_sequence": (NeedsAList, AssertionError),
+    "test_better_so_far_is_better_later": (UpsideDown, AssertionError),
+}
+
+FAMILY_BREAKERS: dict[str, tuple[Callable[..., Any], type[Exception]]] = {
+    "test_its_intervals_hold_what_they_promise": (Overconfident, AssertionError)
+}
