@@ -1,14 +1,15 @@
-# Two commands do everything on a fresh machine with Python 3.11+, pip and make:
-#   make demo    a study, told as it goes
-#   make test    everything that decides whether a change may land
+# On a machine with Python 3.11+, pip and make:
+#   make demo        run a small study and watch it
+#   make test        check and test a change, without the slow tests
+#   make test-all    run all tests and check the coverage
 PYTHON ?= python3
 BIN := .venv/bin
 TORCH ?= torch==2.13.0
-# Two more than there are cores: the tests on two Ray clusters wait for these most of the time.
+# Two more than there are cores: tests on Ray clusters mostly wait.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
-.PHONY: setup demo test check bench bench-allocation bench-curves bench-early-term bench-life bench-local bench-peers \
-	bench-branching bench-policies bench-quality bench-ray bench-several bench-stages bench-stores slow golden pictures stores train-pfn
+.PHONY: setup demo test test-all check bench bench-allocation bench-curves bench-early-term bench-fidelity bench-local bench-peers \
+	bench-branching bench-policies bench-quality bench-ray bench-several bench-stages bench-stores golden pictures stores train-pfn
 
 setup: .venv/ready
 
@@ -17,12 +18,13 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-# For tests and examples only, and by itself: elsewhere it would bring gigabytes of CUDA along.
+# For tests and examples only. Not among the dev dependencies, since that would install gigabytes of
+# CUDA on other machines.
 .venv/torch: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	touch $@
 
-# For tests of what runs on Ray or comes from its Tune; a quarter of a gigabyte that nothing else needs.
+# For tests of the Ray engine and of the Ray Tune integration: a quarter of a gigabyte.
 .venv/ray: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray,tune]'
 	touch $@
@@ -37,20 +39,22 @@ check: .venv/torch .venv/ray
 	$(BIN)/lint-imports
 	$(BIN)/codespell src tests docs benchmarks examples training README.md CHANGELOG.md CONTRIBUTING.md
 
+# Without coverage: tracing about doubles the time.
 test: check
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadgroup
+
+test-all: export HYPOTHESIS_PROFILE := $(or $(HYPOTHESIS_PROFILE),all)
+test-all: check
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not slow" -n $(JOBS) --dist loadgroup
+	$(BIN)/coverage run -m pytest -n $(JOBS) --dist loadgroup
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
-
-slow: .venv/torch .venv/ray
-	HYPOTHESIS_PROFILE=night $(BIN)/python -m pytest -m "slow or not slow"
 
 bench: setup
 	$(BIN)/python -m benchmarks.run
 
-bench-life: setup
-	$(BIN)/python -m benchmarks.life
+bench-fidelity: setup
+	$(BIN)/python -m benchmarks.fidelity
 
 bench-peers: setup
 	$(BIN)/python -m benchmarks.peers
@@ -92,17 +96,17 @@ bench-ray: .venv/ray
 bench-policies: setup
 	$(BIN)/python -m benchmarks.policies
 
-# Once for each version of the tables: what is there is kept.
+# Once for each version of the tables.
 stores: setup
 	PYTHONPATH=.:tests/support $(BIN)/python tests/support/store_files.py
 
 pictures: setup
 	$(BIN)/python -m benchmarks.pictures
 
-# Minutes on one GPU, where torch sees one; a day on a CPU. Goes on where it was broken off.
+# Minutes on one GPU, a day on a CPU. Resumes an interrupted training.
 train-pfn: .venv/torch
 	$(BIN)/python -m training.pfn.train --out build/pfn
 	$(BIN)/python -m training.pfn.export build/pfn/checkpoint.pt src/paceline/curves/pfn/pfn.onnx
 
 golden: setup
-	PACELINE_GOLDEN=write $(BIN)/python -m pytest tests/machine/test_golden_logs.py tests/test_cli*.py
+	PACELINE_GOLDEN=write $(BIN)/python -m pytest tests/machine/test_golden_logs.py tests/cli tests/analysis tests/live

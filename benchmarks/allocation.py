@@ -1,10 +1,10 @@
-"""What allocators are worth: makespan and utilisation of tuners on each, simulated.
+"""Compare allocators: makespan and utilisation of tuners with each of them, simulated.
 
 `python -m benchmarks.allocation`, `make bench-allocation`. Writes results/allocation.md, .json and
 a picture, results/allocation.svg: slots in use, and slots per trial, over time.
 
-Recorded traces are found by PACELINE_TRACES; the shapes of Fluid's three workloads are written here
-by the laws stated in SHAPES, so that they need none.
+PACELINE_TRACES names the folder of recorded traces. The three workloads of Fluid are generated here
+from SHAPES, so they need no trace.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks.allocation_picture import Past, draw
-from benchmarks.page import RESULTS, ROOT, facts, markdown, provenance, publish
+from benchmarks.allocation_picture import WidthHistory, draw_widths
+from benchmarks.page import RESULTS, ROOT, collect_facts, format_provenance, format_table, publish
 from paceline.api.simulation import Simulation
-from paceline.api.sources import trace_of
+from paceline.api.sources import find_trace
 from paceline.core.rng import stream
 from paceline.core.speedup import parse_speedup
-from paceline.engines.sim.traces import Header, Run, Trace, write_trace
-from paceline.plan.settings import canonical, key
+from paceline.engines.sim.traces import Trace, TraceHeader, TraceRun, write_trace
+from paceline.plan.settings import canonicalize, config_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ TUNERS = {
     "asha": "asha:drain=false",
     "bohb": "hyperband",
 }
-# What BOHB's generator can propose for: a trace answers only what was recorded.
+# BOHB proposes configs of its own, which only a synthetic workload can train.
 SYNTHETIC = "families:epochs=81"
 ALLOCATORS = ("fixed", "fluid_static", "fluid", "uniform")
 RECORDED = (
@@ -61,28 +61,28 @@ RECORDED = (
 
 
 class Shape(NamedTuple):
-    """Trials whose epochs take between these seconds, evenly in their logarithm."""
+    """Trials whose epoch times are log-uniform between two values."""
 
     shortest_s: float
     longest_s: float
-    # As many as the brackets of hyperband take.
+    # As many as hyperband's brackets need.
     trials: int = 143
     epochs: int = 81
 
 
-# Fluid tunes a convolutional network whose layers vary, a recurrent one whose kind and sizes vary
-# much more, and a GAN of one size. Its slides give no times: these ratios are ours.
+# Fluid tunes a convolutional network with a varying number of layers, a recurrent one that varies
+# much more in kind and size, and a GAN of one size. Its slides give no times: the ratios are ours.
 SHAPES = {
     "cnn": Shape(10.0, 30.0),
     "rnn": Shape(10.0, 80.0),
     "gan": Shape(25.0, 30.0),
 }
-# Starting a process, restoring and saving, for the shapes; recorded traces know their own starts.
+# Costs of starting, restoring and saving, for the shapes; recorded traces contain their own.
 START_S, SAVE_S = 5.0, 1.0
 
 
 class Outcome(NamedTuple):
-    """One run: how long, how busy, and the shortest it could have been."""
+    """Result of one run: makespan, utilisation, and the bound on the makespan."""
 
     makespan_s: float
     busy: float
@@ -91,7 +91,7 @@ class Outcome(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One run to make."""
+    """Parameters of one run."""
 
     source: str
     tuner: str
@@ -100,8 +100,8 @@ class Job(NamedTuple):
     seed: int
 
 
-def simulation(job: Job, *, shape: bool) -> Simulation:
-    """Return the run of a job."""
+def make_simulation(job: Job, *, shape: bool) -> Simulation:
+    """Return the simulation of a job."""
     fixed = job.allocator == "fixed"
     return Simulation(
         source=job.source,
@@ -120,10 +120,10 @@ def simulation(job: Job, *, shape: bool) -> Simulation:
     )
 
 
-def play(job: Job) -> Outcome:
-    """Run a job."""
-    asked = simulation(job, shape=Path(job.source).parent != TRACES)
-    trace = trace_of(job.source)
+def run_job(job: Job) -> Outcome:
+    """Run a job and return its outcome."""
+    asked = make_simulation(job, shape=Path(job.source).parent != TRACES)
+    trace = find_trace(job.source)
     seen: list[StudyState] = []
     steps: list[Step] = []
     result = asked.run(trace=trace, watch=lambda state: seen.append(state), remember=steps.extend)
@@ -131,28 +131,30 @@ def play(job: Job) -> Outcome:
     return Outcome(
         result.makespan_s,
         result.busy_fraction,
-        bound(seen[-1], trace, job.pack, asked),
+        compute_bound(seen[-1], trace, job.pack, asked),
         max(widths),
     )
 
 
-def bound(state: StudyState, trace: Trace | None, pack: int, asked: Simulation) -> float:
-    """Return the strip-packing bound for what was trained; no number where that is not recorded.
+def compute_bound(state: StudyState, trace: Trace | None, pack: int, asked: Simulation) -> float:
+    """Return the strip-packing bound of the trained epochs; NaN if the trace lacks them.
 
-    All of it on all slots, or the longest trial alone on as many as one may have. Starts and
-    saves are not in it.
+    The larger of: all epochs spread over all slots, and the longest trial alone at the largest
+    width. Starts and saves are not included.
     """
     if trace is None:
         return math.nan
-    runs = {key(run.config): run for run in trace.runs}
-    works = [math.fsum(runs[key(trial.config)].seconds[: trial.epoch]) for trial in state.trials]
+    runs = {config_key(run.config): run for run in trace.runs}
+    works = [
+        math.fsum(runs[config_key(trial.config)].seconds[: trial.epoch]) for trial in state.trials
+    ]
     speed = parse_speedup(SPEEDUP, asked.interference)
     packed = pack * speed.shared(pack) if pack > 1 else 1.0
     return max(math.fsum(works) / (SLOTS * max(1.0, packed)), max(works) / speed.of(SLOTS))
 
 
-def shaped(name: str, shape: Shape, folder: Path) -> str:
-    """Write a trace of a shape and return where it is."""
+def write_shape_trace(name: str, shape: Shape, folder: Path) -> str:
+    """Write the trace of a shape and return its path."""
     runs = []
     for number in range(shape.trials):
         rng = stream(1, name, number)
@@ -163,19 +165,25 @@ def shaped(name: str, shape: Shape, folder: Path) -> str:
             end + math.exp(-rate * epoch) + 0.01 * rng.random()
             for epoch in range(1, shape.epochs + 1)
         ]
-        config = canonical({"number": number})
-        runs.append(Run(number, config, array("d", values), array("d", [seconds] * shape.epochs)))
-    header = Header(paceline_trace=1, name=name, metric="loss", mode="min", max_epochs=shape.epochs)
+        config = canonicalize({"number": number})
+        runs.append(
+            TraceRun(number, config, array("d", values), array("d", [seconds] * shape.epochs))
+        )
+    header = TraceHeader(
+        paceline_trace=1, name=name, metric="loss", mode="min", max_epochs=shape.epochs
+    )
     path = folder / f"{name}.jsonl.gz"
     write_trace(path, header, runs)
     return str(path)
 
 
 def main() -> None:
-    """Run, print and write."""
+    """Run all jobs, print and write the page."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        sources = {name: shaped(name, shape, Path(folder)) for name, shape in SHAPES.items()}
+        sources = {
+            name: write_shape_trace(name, shape, Path(folder)) for name, shape in SHAPES.items()
+        }
         recorded = {name: TRACES / f"{name}.jsonl.gz" for name in RECORDED}
         sources |= {name: str(path) for name, path in recorded.items() if path.exists()}
         sources["families"] = SYNTHETIC
@@ -183,21 +191,21 @@ def main() -> None:
             Job(source, tuner, allocator, pack, seed)
             for name, source in sources.items()
             for tuner, allocator, pack, seed in product(TUNERS, ALLOCATORS, (1, 2), range(SEEDS))
-            # Recorded runs were not recorded packed: what packing does to them is not known.
+            # Traces were recorded without packing, so its effect on their epoch times is unknown.
             if (pack == 1 or name in SHAPES) and (tuner == "bohb") == (name == "families")
         ]
         with ProcessPoolExecutor() as pool:
-            found = dict(zip(jobs, pool.map(play, jobs, chunksize=4), strict=True))
-        picture = draw(
+            found = dict(zip(jobs, pool.map(run_job, jobs, chunksize=4), strict=True))
+        picture = draw_widths(
             {
-                allocator: past(Job(sources["rnn"], "sha", allocator, 1, 0))
+                allocator: read_widths(Job(sources["rnn"], "sha", allocator, 1, 0))
                 for allocator in ("fixed", "fluid")
             },
             SLOTS,
         )
         names = {source: name for name, source in sources.items()}
-    known = facts(" ".join([COMMAND, *sys.argv[1:]]), time.perf_counter() - started)
-    text = page(found, names) + f"\n\n{provenance(known)}\n"
+    known = collect_facts(" ".join([COMMAND, *sys.argv[1:]]), time.perf_counter() - started)
+    text = make_page(found, names) + f"\n\n{format_provenance(known)}\n"
     (RESULTS / "allocation.svg").write_text(picture, encoding="utf-8")
     rows = [
         {**job._replace(source=names[job.source])._asdict(), **out._asdict()}
@@ -206,33 +214,33 @@ def main() -> None:
     publish("allocation", text, known, rows=rows)
 
 
-def past(job: Job) -> Past:
-    """Return who held how many slots, and when, in one run."""
+def read_widths(job: Job) -> WidthHistory:
+    """Return the width of each trial over time in one run."""
     steps: list[Step] = []
-    simulation(job, shape=True).run(remember=steps.extend)
-    return Past(steps)
+    make_simulation(job, shape=True).run(remember=steps.extend)
+    return WidthHistory(steps)
 
 
-def page(found: Mapping[Job, Outcome], names: Mapping[str, str]) -> str:
-    """Return the tables."""
+def make_page(found: Mapping[Job, Outcome], names: Mapping[str, str]) -> str:
+    """Return the page with its tables."""
     speeds = SPEEDUP.removeprefix("table:")
     parts = [
         f"# Allocators\n\nMakespan of a tuner's trials on {SLOTS} slots and the share of slot time "
-        f"in use, means over {SEEDS} orders; how much sooner (or, with a minus, later) than with "
-        "`fixed`, which runs every trial on one slot, first come first served; and how far above "
-        "the strip-packing bound for the same trials `fixed` and `fluid` end. The bound knows all "
-        "trials beforehand and moves them at no cost. Up to 8 slots a trial, at the speeds of "
-        f"ResNet50 on V100s ({speeds}); the allocators are not told them: they start from their "
-        f"prior and measure. Starts cost {START_S:g} s, saves and restores {SAVE_S:g} s in the "
-        "shapes `cnn`, `rnn` and `gan`, whose epochs take "
+        f"in use, means over {SEEDS} orders. `fixed` runs every trial on one slot, first come "
+        "first served; the other columns say how much sooner the trials end than with it (later, "
+        "with a minus). The last columns divide the makespan by the strip-packing bound of the "
+        "same trials, which knows all trials beforehand and moves them at no cost. A trial may "
+        f"use up to 8 slots, at the speeds of ResNet50 on V100s ({speeds}). The allocators do not "
+        "know these speeds: they start from their prior and measure. In the shapes `cnn`, `rnn` "
+        f"and `gan` a start costs {START_S:g} s, a save or restore {SAVE_S:g} s, and epochs take "
         + ", ".join(f"{each.shortest_s:g} to {each.longest_s:g} s" for each in SHAPES.values())
-        + "; in recorded traces what was recorded. `bohb` is hyperband on what TPE proposes, on "
-        "synthetic curves. One order in pictures:\n\n"
+        + "; recorded traces contain their own costs. `bohb` is hyperband with TPE, on synthetic "
+        "curves. One order as a picture:\n\n"
         "![slots in use, and slots per trial](allocation.svg)"
     ]
     for pack, title in (
-        (1, "## One trial a slot, or several slots a trial"),
-        (2, "## And up to two trials a slot (each 1.3 times as slow beside another)"),
+        (1, "## One or several slots per trial"),
+        (2, "## Up to two trials per slot (each 1.3 times as slow beside another)"),
     ):
         lines = [["source", "tuner", "fixed", *ALLOCATORS[1:], "times the bound"]]
         for source, tuner in product(names, TUNERS):
@@ -243,13 +251,13 @@ def page(found: Mapping[Job, Outcome], names: Mapping[str, str]) -> str:
                 for allocator in ALLOCATORS
             }
             if cells["fixed"]:
-                lines.append([names[source], tuner, *row(cells)])
-        parts += [title, markdown(lines)]
+                lines.append([names[source], tuner, *make_row(cells)])
+        parts += [title, format_table(lines)]
     return "\n\n".join(parts)
 
 
-def row(cells: Mapping[str, Sequence[Outcome]]) -> list[str]:
-    """Return a row's figures."""
+def make_row(cells: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    """Return the cells of a row."""
 
     def mean(allocator: str, field: str) -> float:
         return fmean(getattr(out, field) for out in cells[allocator])

@@ -1,6 +1,6 @@
-"""Slots in use, and slots per trial, over time: a picture of a study's widths, as SVG.
+"""Draw slots in use, and slots per trial, over time, as SVG.
 
-Knows logs and colours. Drawn by hand, in colours that read on light and on dark.
+Reads logs. The colours are readable on light and on dark backgrounds.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#57606a}
 """
 
 
-class Past:
-    """Who held how many slots, between two moments at which that changed."""
+class WidthHistory:
+    """Width of each trial, between two moments at which any width changed."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.spans: list[tuple[float, float, list[tuple[int, float]]]] = []
@@ -49,8 +49,8 @@ class Past:
         return self.spans[-1][1]
 
 
-def draw(pasts: Mapping[str, Past], slots: int) -> str:
-    """Return one panel for each: the slots, stacked by the trials that held them."""
+def draw_widths(pasts: Mapping[str, WidthHistory], slots: int) -> str:
+    """Return one panel per history: the slots, stacked by trial."""
     end = max(past.end for past in pasts.values())
     height = TOP + len(pasts) * (PANEL + GAP) + 20
     parts = [
@@ -68,11 +68,11 @@ def draw(pasts: Mapping[str, Past], slots: int) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _panel(name: str, past: Past, slots: int, place: tuple[int, float]) -> Iterator[str]:
+def _panel(name: str, past: WidthHistory, slots: int, place: tuple[int, float]) -> Iterator[str]:
     top, end = place
     used = sum((to - since) * sum(width for _, width in held) for since, to, held in past.spans)
-    told = f"{name}: {past.end / 3600:.2f} h, {used / (slots * past.end):.0%} of the slots in use"
-    yield f'<text x="{LEFT}" y="{top - 8}">{told}</text>'
+    title = f"{name}: {past.end / 3600:.2f} h, {used / (slots * past.end):.0%} of the slots in use"
+    yield f'<text x="{LEFT}" y="{top - 8}">{title}</text>'
     for tick in range(0, slots + 1, 2):
         y = top + PANEL * (1 - tick / slots)
         yield f'<path class="grid" d="M{LEFT} {y:g}H{RIGHT}"/>'

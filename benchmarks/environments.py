@@ -1,4 +1,4 @@
-"""The peers' environments: each has its own under `.peers/`, made where it is missing."""
+"""Virtual environments of the peers, one each under `.peers/`, created when missing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 REQUIREMENTS = {
     "optuna": ("optuna==5.0.0",),
     "ray": ("ray[tune]==2.60.0",),
-    # `huggingface_hub`: without it, Syne Tune's module with the table backend cannot be imported.
+    # Syne Tune's module with the table backend imports `huggingface_hub`.
     "syne-tune": ("syne-tune==0.16.0", "huggingface_hub"),
 }
 
 
-def python_of(peer: str) -> Path:
-    """Return the Python of a peer's environment."""
+def prepare_python(peer: str) -> Path:
+    """Return the Python of a peer's environment; create the environment first if needed."""
     folder = ROOT / ".peers" / peer
     python, ready = folder / "bin" / "python", folder / "ready"
     wanted = "\n".join(REQUIREMENTS[peer])

@@ -1,11 +1,11 @@
-"""Small trials on one GPU: one, two, four or eight of them at a time, in turns and by MPS.
+"""Pack small trials onto one GPU: one, two, four or eight at a time, time-sliced and with MPS.
 
 `python -m benchmarks.packing` trains small convolutional networks on random pictures by `pl.tune`
-and the local engine, and counts the trials that finish in a minute: printed, and in
-`benchmarks/results/packing.md` and `.json`. Then it lets trials that together want more memory than
-the GPU has share it, and says what became of them. Needs torch and one GPU, and takes about five
-minutes. `--ray` does the same on a Ray cluster of one node, into `packing-ray.md`. `--cpu` tries it
-all out on a core, with fewer and smaller trials, and writes nothing.
+and the local engine, and counts the trials that finish per minute. It writes
+`benchmarks/results/packing.md` and `.json`. Then it packs trials that together need more memory
+than the GPU has, and reports how they end. Needs torch and one GPU, and takes about five minutes.
+`--ray` does the same on a Ray cluster of one node, into `packing-ray.md`. `--cpu` is a dry run on a
+core, with fewer and smaller trials, and writes nothing.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import paceline as pl
-from benchmarks.page import facts, markdown, provenance, publish
+from benchmarks.page import collect_facts, format_provenance, format_table, publish
 from paceline.core.events import CapacityChanged, Cause, Ended, Opened
 
 COMMAND = "python -m benchmarks.packing"
 PACKS = (1, 2, 4, 8)
-# Pictures of 3 x 32 x 32 and ten classes: so small that one trial leaves most of a GPU idle.
+# Pictures of 3 x 32 x 32 in ten classes: one trial leaves most of a GPU idle.
 PICTURES, BATCH, EPOCHS, TRIALS = 4096, 64, 20, 24
 FEW: dict[str, int] = {"pictures": 256, "epochs": 2, "trials": 4}
-# No setting may take longer; what has finished by then counts.
+# Time limit of one setting; trials that have finished by then count.
 DEADLINE_S = 45.0
-# Of a GPU's memory; on a core, bytes beyond what the process has.
+# Share of a GPU's memory; on a core, bytes beyond those of the process.
 GREED, GREED_BYTES = 0.6, 256 << 20
 
 
-def network(width: int) -> nn.Module:
+def make_network(width: int) -> nn.Module:
     """Return three convolutions and a classifier."""
     layers: list[nn.Module] = []
     channels = 3
@@ -49,12 +49,12 @@ def network(width: int) -> nn.Module:
 
 
 def train(trial: Any) -> None:  # noqa: ANN401
-    """Train a small network on pictures that lie on the device."""
+    """Train a small network on pictures in device memory."""
     generator = torch.Generator().manual_seed(11)
     count = trial["pictures"]
     inputs = torch.randn(count, 3, 32, 32, generator=generator).to(trial.device)
     truth = torch.randint(0, 10, (count,), generator=generator).to(trial.device)
-    model = network(16).to(trial.device)
+    model = make_network(16).to(trial.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=trial["lr"], momentum=0.9)
     trial.keep(model=model, optimizer=optimizer)
     for _ in trial.epochs():
@@ -68,13 +68,13 @@ def train(trial: Any) -> None:  # noqa: ANN401
         trial.report(loss=loss.item())
 
 
-def greedy(trial: Any) -> None:  # noqa: ANN401
-    """Take more than half of the memory there is, and train a little."""
+def train_greedy(trial: Any) -> None:  # noqa: ANN401
+    """Allocate more than half of the memory, and train a little."""
     if trial.device == "cuda":
         total = torch.cuda.get_device_properties(0).total_memory
         block = torch.empty(int(GREED * total), dtype=torch.uint8, device="cuda")
     else:
-        if trial.width < 1:  # a core's memory has no limit of its own
+        if trial.width < 1:  # a core has no memory limit
             limit = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         block = torch.empty(GREED_BYTES, dtype=torch.uint8)
@@ -84,19 +84,19 @@ def greedy(trial: Any) -> None:  # noqa: ANN401
         trial.report(loss=1.0 / (1 + epoch))
 
 
-class Where(NamedTuple):
-    """On which device, and by which engine."""
+class Target(NamedTuple):
+    """The device and the engine of a study."""
 
     cpu: bool = False
     ray: bool = False
 
     @property
     def slots(self) -> str:
-        """What a study is given."""
+        """The `slots` option of the study."""
         return ("ray:" if self.ray else "") + ("cpu:1" if self.cpu else "gpu:1")
 
 
-def tuned(function: Any, where: Where, **options: Any) -> pl.Result:  # noqa: ANN401
+def run_study(function: Any, where: Target, **options: Any) -> pl.Result:  # noqa: ANN401
     """Run a study of equal trials on one device."""
     defaults = {
         "metric": "loss",
@@ -109,14 +109,14 @@ def tuned(function: Any, where: Where, **options: Any) -> pl.Result:  # noqa: AN
         "progress": False,
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # what became of MPS is in the log
+        warnings.simplefilter("ignore", RuntimeWarning)  # the log says whether MPS runs
         return pl.tune(function, **{**defaults, **options})
 
 
-def measured(pack: int, mps: bool, where: Where) -> dict[str, Any]:
-    """Run trials, so many at a time, and count those that finished."""
+def measure(pack: int, mps: bool, where: Target) -> dict[str, Any]:
+    """Run trials, `pack` at a time, and count those that finished."""
     size = {"pictures": PICTURES, "epochs": EPOCHS, "trials": TRIALS, **(FEW if where.cpu else {})}
-    result = tuned(
+    result = run_study(
         train,
         where,
         space={"lr": pl.loguniform(0.001, 0.1), "pictures": pl.choice([size["pictures"]])},
@@ -135,7 +135,7 @@ def measured(pack: int, mps: bool, where: Where) -> dict[str, Any]:
     seconds = sorted(second for trial in result.trials for second in trial.seconds)
     return {
         "pack": pack,
-        "mps": opened.engine.get("mps", "off"),
+        "mps": opened.run.mps or "off",
         "finished": len(finished),
         "seconds": took,
         "per_minute": 60.0 * len(finished) / took if took else 0.0,
@@ -144,10 +144,10 @@ def measured(pack: int, mps: bool, where: Where) -> dict[str, Any]:
     }
 
 
-def starved(where: Where) -> dict[str, Any]:
-    """Let four trials that each want most of the memory share one device, two at a time."""
-    result = tuned(
-        greedy,
+def measure_out_of_memory(where: Target) -> dict[str, Any]:
+    """Run four trials that each need most of the memory, two at a time on one device."""
+    result = run_study(
+        train_greedy,
         where,
         space={"x": pl.uniform(0.0, 1.0)},
         epochs=3,
@@ -157,7 +157,7 @@ def starved(where: Where) -> dict[str, Any]:
         mps=False,
     )
     ends = [step.event for step in result.log if isinstance(step.event, Ended)]
-    # What it wanted and found, without the advice that follows.
+    # The first sentence of the error, without the advice that follows.
     notes = [
         ". ".join(event.note.splitlines()[-1].split(". ")[:2])
         for event in ends
@@ -171,12 +171,12 @@ def starved(where: Where) -> dict[str, Any]:
     }
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def make_table(rows: list[dict[str, Any]]) -> str:
     """Return the figures as a table; ratios are to one trial at a time."""
     alone = next(row["per_minute"] for row in rows if row["pack"] == 1)
     lines = [["trials at a time", "shared by", "finished", "per minute", "ratio", "an epoch takes"]]
     for row in rows:
-        ways = {"up": "MPS", "off": "nobody" if row["pack"] == 1 else "turns"}
+        ways = {"up": "MPS", "off": "alone" if row["pack"] == 1 else "turns"}
         epoch = row["epoch_s"]
         lines.append(
             [
@@ -188,29 +188,29 @@ def table(rows: list[dict[str, Any]]) -> str:
                 "" if epoch is None else f"{1000 * epoch:.0f} ms",
             ]
         )
-    return markdown(lines)
+    return format_table(lines)
 
 
-def page(rows: list[dict[str, Any]], oom: dict[str, Any], known: dict[str, Any]) -> str:
+def make_page(rows: list[dict[str, Any]], oom: dict[str, Any], known: dict[str, Any]) -> str:
     """Return the whole page."""
     return (
-        f"# Packing small trials onto one GPU{known['title']}\n\n{table(rows)}\n\n"
+        f"# Packing small trials onto one GPU{known['title']}\n\n{make_table(rows)}\n\n"
         f"{TRIALS} trials of {EPOCHS} epochs each, a network of three small convolutions on "
-        f"{PICTURES} random pictures in batches of {BATCH}, on one {known['gpu']}; times count "
-        f"from when the slot is there to the last trial's end, starts and saves included.\n\n"
+        f"{PICTURES} random pictures in batches of {BATCH}, on one {known['gpu']}. Times run from "
+        f"the moment the slot exists to the end of the last trial, with starts and saves.\n\n"
         f"Out of memory: {oom['trials']} trials that each take {GREED:.0%} of the GPU, two at a "
-        f"time: {oom['crowded']} found no memory (`{oom['note']}`), got the GPU to themselves, "
-        f"and {oom['finished']} of {oom['trials']} finished, without a retry to lose.\n\n"
-        f"{provenance(known)}\n"
+        f"time: {oom['crowded']} ran out of memory (`{oom['note']}`) and then got the GPU alone. "
+        f"{oom['finished']} of {oom['trials']} finished, with no retries allowed.\n\n"
+        f"{format_provenance(known)}\n"
     )
 
 
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cpu", action="store_true", help="try it out on a core")
+    parser.add_argument("--cpu", action="store_true", help="dry run on a core")
     parser.add_argument("--ray", action="store_true", help="on a Ray cluster of one node")
-    where = Where(**vars(parser.parse_args()))
+    where = Target(**vars(parser.parse_args()))
     if where.ray:
         import ray
 
@@ -219,20 +219,20 @@ def main() -> None:
     rows = []
     for pack in PACKS:
         for mps in (False,) if pack == 1 or where.cpu else (False, True):
-            rows.append(measured(pack, mps, where))
+            rows.append(measure(pack, mps, where))
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    oom = starved(where)
+    oom = measure_out_of_memory(where)
     print(json.dumps(oom), file=sys.stderr, flush=True)
     command = f"{COMMAND} --ray" if where.ray else COMMAND
-    known = facts(command, time.perf_counter() - started)
+    known = collect_facts(command, time.perf_counter() - started)
     known["versions"]["torch"] = torch.__version__
     if where.cpu:
-        print(f"{table(rows)}\n\n{json.dumps(oom)}")
+        print(f"{make_table(rows)}\n\n{json.dumps(oom)}")
         return
     known["gpu"] = torch.cuda.get_device_name(0)
     known["title"] = ", by Ray" if where.ray else ""
     name = "packing-ray" if where.ray else "packing"
-    publish(name, page(rows, oom, known), known, rows=rows, out_of_memory=oom)
+    publish(name, make_page(rows, oom, known), known, rows=rows, out_of_memory=oom)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every benchmark's page has in common: a table, and the machine and commit it was made on."""
+"""Helpers of all result pages: tables, and the machine and commit of a measurement."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def facts(command: str, took_s: float) -> dict[str, Any]:
-    """Return what a figure means nothing without."""
+def collect_facts(command: str, took_s: float) -> dict[str, Any]:
+    """Return command, date, commit, machine and versions of a measurement."""
     return {
         "command": command,
         "date": datetime.now(UTC).date().isoformat(),
@@ -35,8 +35,8 @@ def facts(command: str, took_s: float) -> dict[str, Any]:
     }
 
 
-def provenance(known: dict[str, Any]) -> str:
-    """Return the facts as the lines that stand under a table."""
+def format_provenance(known: dict[str, Any]) -> str:
+    """Return the facts as the lines under a table."""
     machine = known["machine"]
     versions = ", ".join(f"{name} {number}" for name, number in known["versions"].items())
     return (
@@ -49,7 +49,7 @@ def provenance(known: dict[str, Any]) -> str:
 
 
 def publish(name: str, page: str, known: dict[str, Any], **found: object) -> None:
-    """Print a page, and keep it with the figures it was made of."""
+    """Print a page and write it, with its figures as JSON."""
     print("\n" + page, flush=True)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.md").write_text(page, encoding="utf-8")
@@ -57,8 +57,8 @@ def publish(name: str, page: str, known: dict[str, Any], **found: object) -> Non
     (RESULTS / f"{name}.json").write_text(figures + "\n", encoding="utf-8")
 
 
-def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines, the first of them the head, as a table that also reads well as text."""
+def format_table(lines: Sequence[Sequence[str]]) -> str:
+    """Return rows, the header first, as an aligned Markdown table."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     ruled = [lines[0], ["-" * width for width in widths], *lines[1:]]
     return "\n".join(
@@ -69,8 +69,8 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
     )
 
 
-def spread(numbers: Sequence[float], digits: int = 0) -> str:
-    """Return the least and the most of some repeats."""
+def format_range(numbers: Sequence[float], digits: int = 0) -> str:
+    """Return the smallest and the largest of some numbers as text."""
     low, high = min(numbers), max(numbers)
     if low == high:
         return f"{low:,.{digits}f}"

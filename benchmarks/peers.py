@@ -1,9 +1,9 @@
 """Paceline's simulator beside Syne Tune's: one table, one ASHA, one machine, one invocation.
 
 Makes an environment for Syne Tune (`.peers/syne-tune`), writes a synthetic table, lets both
-simulate the same studies in turns, and reports how many reports each handles per CPU second:
-printed, and in `benchmarks/results/peers-simulator.md` and `.json`. What is measured and what is
-switched off stands in the text that goes with the figures.
+simulate the same studies in turns, and measures how many reports each handles per CPU second. It
+writes `benchmarks/results/peers-simulator.md` and `.json`. The page says what is measured and what
+is switched off.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.environments import python_of
-from benchmarks.page import facts, markdown, provenance, publish, spread
-from benchmarks.table import CONFIGS, EPOCHS, numbers
-from benchmarks.table import trace as trace_of
+from benchmarks.environments import prepare_python
+from benchmarks.page import collect_facts, format_provenance, format_range, format_table, publish
+from benchmarks.table import CONFIGS, EPOCHS, make_table, make_trace
 from paceline.api.simulation import Simulation
 
 if TYPE_CHECKING:
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 COMMAND = "make bench-peers"
 
 ETA, FIRST = 3, 1
-# Syne Tune looks for results at such steps of simulated time: here just less than any epoch, so
-# that it looks as seldom as it can without letting a trial run on past a rung.
+# Syne Tune polls for results at this interval of simulated time: just below the shortest epoch, so
+# it polls as seldom as it can without letting a trial run past a rung.
 POLL_S = 30.0
 
 PEER = "Syne Tune"
@@ -48,20 +47,20 @@ POLICIES = {
 
 @dataclass(frozen=True)
 class Case:
-    """A study that is simulated over and over, and by whom."""
+    """A study that is simulated repeatedly, and its simulators."""
 
     slots: int
     trials: int
     repeats: int = 3
-    who: tuple[str, ...] = (PEER, PROMOTING, DRAINING)
+    simulator: tuple[str, ...] = (PEER, PROMOTING, DRAINING)
 
 
 CASES = (
-    # Short ones scatter more.
+    # Short studies vary more.
     Case(4, 500, repeats=5),
     Case(64, 500, repeats=5),
     *(Case(slots, 1_500) for slots in (4, 64, 1_000)),
-    *(Case(slots, CONFIGS, who=(PROMOTING,)) for slots in (4, 64, 1_000)),
+    *(Case(slots, CONFIGS, simulator=(PROMOTING,)) for slots in (4, 64, 1_000)),
 )
 
 
@@ -71,7 +70,7 @@ class Row:
 
     slots: int
     trials: int
-    who: str
+    simulator: str
     reports: list[int] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
     best: list[float] = field(default_factory=list)
@@ -81,47 +80,49 @@ class Row:
         return [reports / cpu_s for reports, cpu_s in zip(self.reports, self.cpu_s, strict=True)]
 
     def add(self, found: dict[str, Any]) -> None:
-        """Take the figures of one repeat."""
+        """Add the figures of one repeat."""
         if found["trials"] != self.trials:
-            raise SystemExit(f"{self.who} started {found['trials']} trials, not {self.trials}.")
+            raise SystemExit(
+                f"{self.simulator} started {found['trials']} trials, not {self.trials}."
+            )
         self.reports.append(found["reports"])
         self.cpu_s.append(found["cpu_s"])
         self.best.append(found["best"])
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure all cases, print and write the page."""
     started = time.perf_counter()
-    python = python_of("syne-tune")
+    python = prepare_python("syne-tune")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.npz"
-        table = numbers()
+        table = make_table()
         np.savez(path, allow_pickle=False, **table)
-        trace = trace_of(table)
+        trace = make_trace(table)
         rows, versions = _measure(python, path, trace)
     _check(rows, trace)
-    known = {**facts(COMMAND, time.perf_counter() - started), "peer_versions": versions}
-    found = [_summary(row, rows) for row in rows]
-    publish("peers-simulator", _page(_table(rows), known), known, rows=found)
+    known = {**collect_facts(COMMAND, time.perf_counter() - started), "peer_versions": versions}
+    found = [_summarize(row, rows) for row in rows]
+    publish("peers-simulator", _make_page(_make_table(rows), known), known, rows=found)
 
 
 def _measure(python: Path, path: Path, trace: Trace) -> tuple[list[Row], dict[str, str]]:
     """Run every case; within a repeat, the simulators take turns."""
     rows, versions = [], {}
     for case in CASES:
-        mine = [Row(case.slots, case.trials, who) for who in case.who]
+        mine = [Row(case.slots, case.trials, simulator) for simulator in case.simulator]
         rows += mine
         for repeat in range(case.repeats):
             for row in mine:
-                if row.who == PEER:
+                if row.simulator == PEER:
                     found = _run_peer(python, path, case)
                     versions = found["versions"]
                 else:
-                    found = _run_ours(trace, case, POLICIES[row.who])
+                    found = _run_ours(trace, case, POLICIES[row.simulator])
                 row.add(found)
                 print(
                     f"{case.slots:,} slots, {case.trials:,} trials, {repeat + 1}/{case.repeats}: "
-                    f"{row.who}: {row.reports[-1]:,} reports, {row.cpu_s[-1]:.2f} CPU seconds",
+                    f"{row.simulator}: {row.reports[-1]:,} reports, {row.cpu_s[-1]:.2f} CPU s",
                     file=sys.stderr,
                 )
     return rows, versions
@@ -141,7 +142,7 @@ def _run_peer(python: Path, path: Path, case: Case) -> dict[str, Any]:
     flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
     done = subprocess.run(
         [str(python), str(script), *flags],
-        # Whatever it writes all the same goes away with the table.
+        # Any files it writes are deleted with the table.
         env={**os.environ, "SYNETUNE_FOLDER": str(path.parent)},
         stdout=subprocess.PIPE,
         check=True,
@@ -165,32 +166,38 @@ def _run_ours(trace: Trace, case: Case, policy: str) -> dict[str, Any]:
 
 
 def _check(rows: list[Row], trace: Trace) -> None:
-    """Refuse figures of a simulation that cannot have come from the table."""
+    """Refuse a result whose best value is not in the table."""
     for row in rows:
         known = {value for run in trace.runs[: row.trials] for value in run.values}
         if not known.issuperset(row.best):
-            raise SystemExit(f"{row.who} found {row.best}: not all of these are in the table.")
+            raise SystemExit(
+                f"{row.simulator} found {row.best}: not all of these are in the table."
+            )
 
 
-def _summary(row: Row, rows: list[Row]) -> dict[str, Any]:
+def _summarize(row: Row, rows: list[Row]) -> dict[str, Any]:
     rates = row.rates
     rounded = {
         "median": round(median(rates)),
         "min": round(min(rates)),
         "max": round(max(rates)),
     }
-    ratio = _ratio(row, rows)
+    ratio = _compute_ratios(row, rows)
     return {
         **asdict(row),
         "reports_per_cpu_s": rounded,
-        "ratio": None if ratio is None else dict(zip(rounded, map(_short, ratio), strict=True)),
+        "ratio": None if ratio is None else dict(zip(rounded, map(_round, ratio), strict=True)),
     }
 
 
-def _ratio(row: Row, rows: list[Row]) -> tuple[float, float, float] | None:
-    """Return how many times as quick as the peer: the medians, the least, the most."""
+def _compute_ratios(row: Row, rows: list[Row]) -> tuple[float, float, float] | None:
+    """Return our rate divided by the peer's: of the medians, smallest, largest."""
     for peer in rows:
-        if (peer.slots, peer.trials, peer.who) == (row.slots, row.trials, PEER) and peer is not row:
+        if (peer.slots, peer.trials, peer.simulator) == (
+            row.slots,
+            row.trials,
+            PEER,
+        ) and peer is not row:
             ours, theirs = row.rates, peer.rates
             return (
                 median(ours) / median(theirs),
@@ -200,35 +207,35 @@ def _ratio(row: Row, rows: list[Row]) -> tuple[float, float, float] | None:
     return None
 
 
-def _short(number: float) -> float:
+def _round(number: float) -> float:
     return round(number, 1 if number < 100 else None)
 
 
-def _table(rows: list[Row]) -> str:
-    """Return the figures as a markdown table that also reads well as text."""
+def _make_table(rows: list[Row]) -> str:
+    """Return the figures as a Markdown table."""
     lines: list[tuple[str, ...]] = [
         ("slots", "trials", "simulator", "reports", "reports per CPU second", "times Syne Tune's")
     ]
     for row in rows:
-        rates, ratio = row.rates, _ratio(row, rows)
+        rates, ratio = row.rates, _compute_ratios(row, rows)
         lines.append(
             (
                 f"{row.slots:,}",
                 f"{row.trials:,}",
-                row.who,
-                spread(row.reports),
-                f"{median(rates):,.0f} ({spread(rates)})",
-                "" if ratio is None else "{:,} ({:,} to {:,})".format(*map(_short, ratio)),
+                row.simulator,
+                format_range(row.reports),
+                f"{median(rates):,.0f} ({format_range(rates)})",
+                "" if ratio is None else "{:,} ({:,} to {:,})".format(*map(_round, ratio)),
             )
         )
-    return markdown(lines)
+    return format_table(lines)
 
 
-def _page(table: str, known: dict[str, Any]) -> str:
+def _make_page(table: str, known: dict[str, Any]) -> str:
     theirs = ", ".join(f"{name} {number}" for name, number in known["peer_versions"].items())
     return PAGE.format(
         table=table,
-        provenance=provenance(known),
+        provenance=format_provenance(known),
         theirs=theirs,
         poll=POLL_S,
         configs=CONFIGS,
@@ -242,8 +249,8 @@ PAGE = """\
 # Simulators: Paceline and Syne Tune
 
 Reports handled per second of CPU time, median (least to most) over the repeats. The last column
-divides the medians; in brackets our slowest repeat over its quickest, and our quickest over its
-slowest. Absolute figures belong to the machine; the ratio is the result.
+divides the medians; in brackets our slowest repeat over its fastest, and our fastest over its
+slowest. Absolute figures depend on the machine; the ratio is the result.
 
 {table}
 
@@ -252,33 +259,33 @@ slowest. Absolute figures belong to the machine; the ratio is the result.
 ## What was run
 
 * **One table for both**: {configs:,} synthetic configs of {epochs} epochs, epochs of 33 to 89
-  seconds. A study takes the first so many configs in the table's order and runs to its end: no
+  seconds. A study takes the first configs in the table's order and runs to its end: no
   deadline, no limit on results, no failures, no costs of starting, saving or stopping.
 * **One ASHA for both**: eta {eta}, first rung at epoch {first}, last epoch {epochs}.
   Syne Tune has the stopping form only: a trial that misses the cut ends. Paceline's is
-  the promoting form of the paper: such a trial waits, and may be taken up again.
+  the promoting form of the paper: such a trial pauses, and may be resumed.
   `asha:drain=false` ends the study when nothing is left to promote: about as many reports as
-  Syne Tune handles, and the fair comparison. `asha` alone, the default, then lets the waiting
-  trials train to the end; most of its reports lie between rungs and are cheap.
+  Syne Tune handles, and the fair comparison. `asha` alone, the default, then trains the paused
+  trials to the end; most of its reports are between rungs and cheap.
 * **One report** is one epoch's result handled by the scheduler, on both sides.
-* **Measured**: CPU time (`time.process_time`), garbage collector on. Of Syne Tune the tuning loop
-  alone, in a fresh process each time; of Paceline all of `Simulation.run`, thus also
-  putting the simulation together and indexing the whole table, some 15 ms.
+* **Measured**: CPU time (`time.process_time`), garbage collector on. For Syne Tune only the tuning
+  loop, in a fresh process each time; for Paceline all of `Simulation.run`, including the
+  construction of the simulation and an index of the whole table, about 15 ms.
 * **In turns**: within each repeat first Syne Tune, then Paceline.
 
-Switched off at Syne Tune, or replaced through its public interfaces, to measure its quickest side:
+Switched off in Syne Tune, or replaced through its public interfaces, to measure its fastest setup:
 messages (a silent `TunerLogger`, logging disabled, its closing table of all trials not
 measured), storing of results and the results file (a `SimulatorCallback` that only counts),
 saving of the tuner (`save_tuner=False`), simulated delays (`SimulatorConfig` of zeros),
 pandas for the table (`BlackboxTabular`; a `Blackbox` with a dictionary instead), and the model
-behind random search that is made anew for each suggestion (a queue of configs instead). It looks
+behind random search that is rebuilt for each suggestion (a queue of configs instead). It polls
 for results each {poll:g} s of simulated time, which is just below the shortest epoch; its default
 of 5 s is slower.
 
 Syne Tune's cost per report grows with the trials of the study (a rung is sorted at each report that
 reaches it, and each round of the loop counts over all trials) and with the slots (each stop
 rebuilds the heap of all events to come). So the ratio grows with both, and the {configs:,}
-trials of the last rows are left to Paceline alone: Syne Tune would take many minutes.
+trials of the last rows run with Paceline only: Syne Tune would take many minutes.
 """
 
 

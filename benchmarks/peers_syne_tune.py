@@ -1,7 +1,7 @@
 """Syne Tune's simulator with its ASHA on the benchmark's table: one study, one JSON line.
 
 Started by `benchmarks.peers` with the Python of Syne Tune's own environment: nothing of Paceline
-is imported here. Of what Syne Tune's public interfaces offer, the quickest is chosen: a table
+is imported here. It uses the fastest setup that Syne Tune's public interfaces allow: a table
 behind a dictionary, a searcher that learns nothing, no delays, and nothing printed, logged, stored
 or saved while the loop runs.
 """
@@ -41,8 +41,8 @@ SPACE = {
 Config = dict[str, float]
 
 
-class Table(Blackbox):
-    """The table, found by a dictionary: quicker than `BlackboxTabular`, which asks pandas."""
+class TableBlackbox(Blackbox):
+    """The table behind a dictionary: faster than `BlackboxTabular`, which uses pandas."""
 
     def __init__(self, path: str) -> None:
         with np.load(path) as table:
@@ -56,7 +56,7 @@ class Table(Blackbox):
         self.configs: list[Config] = [dict(zip(SPACE, row, strict=True)) for row in rows]
         self._row = {row: number for number, row in enumerate(rows)}
         self._curves = np.stack([loss, np.cumsum(seconds, axis=1)], axis=2)
-        # Python's numbers: quicker to handle one by one than numpy's.
+        # Python numbers: faster to handle one by one than numpy's.
         self._epochs = list(range(1, loss.shape[1] + 1))
 
     @property
@@ -71,8 +71,8 @@ class Table(Blackbox):
         return curve
 
 
-class Queue(SingleObjectiveBaseSearcher):
-    """Proposes the table's configs in their order, then none: the study ends when all ended."""
+class QueuedSearcher(SingleObjectiveBaseSearcher):
+    """Proposes the table's configs in order, then none, which ends the study."""
 
     def __init__(self, configs: list[Config]) -> None:
         super().__init__(SPACE, random_seed=0)
@@ -87,8 +87,8 @@ class Queue(SingleObjectiveBaseSearcher):
     on_trial_complete = on_trial_result
 
 
-class Count(SimulatorCallback):
-    """Drives the simulated clock, as each simulation must; counts results and keeps none."""
+class CountingCallback(SimulatorCallback):
+    """Drives the simulated clock; counts results and stores none."""
 
     reports = 0
 
@@ -99,8 +99,8 @@ class Count(SimulatorCallback):
         """Write no file."""
 
 
-class Silent(TunerLogger):
-    """Prints nothing; reads the CPU clock where the loop starts and where it ends."""
+class SilentLogger(TunerLogger):
+    """Prints nothing; reads the CPU clock at the start and the end of the loop."""
 
     cpu_s = 0.0
 
@@ -118,14 +118,14 @@ class Silent(TunerLogger):
     print_stopping_trials = print_tuning_finished = print_experiment_header
 
 
-def study(options: argparse.Namespace) -> dict[str, object]:
-    """Run one study to its end and return what came out."""
-    table = Table(options.table)
+def run_study(options: argparse.Namespace) -> dict[str, object]:
+    """Run one study to its end and return its figures."""
+    table = TableBlackbox(options.table)
     scheduler = AsynchronousSuccessiveHalving(
         SPACE,
         metric=METRIC,
         do_minimize=True,
-        searcher=Queue(table.configs[: options.trials]),
+        searcher=QueuedSearcher(table.configs[: options.trials]),
         time_attr=EPOCH,
         max_t=options.epochs,
         grace_period=options.first,
@@ -138,7 +138,7 @@ def study(options: argparse.Namespace) -> dict[str, object]:
         simulator_config=SimulatorConfig(0.0, 0.0, 0.0, 0.0, 0.0),
         tuner_sleep_time=options.poll,
     )
-    count, silent = Count(), Silent()
+    count, silent = CountingCallback(), SilentLogger()
     tuner = Tuner(
         trial_backend=backend,
         scheduler=scheduler,
@@ -163,7 +163,7 @@ def study(options: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    """Read what to run, run it, print one line."""
+    """Read the options, run the study, print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", required=True)
     parser.add_argument("--poll", type=float, required=True)
@@ -171,9 +171,9 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    # The loop's last word, a table of all trials, cannot be switched off. It is not measured.
+    # The loop's closing table of all trials cannot be switched off. It is not measured.
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        found = study(options)
+        found = run_study(options)
     print(json.dumps(found))
 
 

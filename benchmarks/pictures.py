@@ -1,10 +1,10 @@
 """A picture of each policy at work, for its page: `make pictures` writes docs/policies/pictures.
 
-All show the same: the recorded runs that come with Paceline, in the same order, on four slots and
-for ten minutes. Whoever forks trials is shown on a formula, which can answer what no trace has
-recorded. Drawn by hand as SVG, in colours that read on light and on dark.
+All show the same study: the recorded runs that come with Paceline, in the same order, on four slots
+for ten minutes. A policy that forks trials is shown on a synthetic workload, because a trace has no
+forked runs. The colours of the SVG are readable on light and on dark backgrounds.
 
-One order shows how a policy works, not how good it is: for that, `paceline compare` over many.
+One order shows how a policy works, not how good it is. For that, use `paceline compare`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.page import ROOT
-from paceline.analysis.timeline import chronicle_of
+from paceline.analysis.timeline import build_timeline
 from paceline.api.registry import BUILT_IN
 from paceline.api.simulation import Simulation
-from paceline.plots.style import SHADES, shade_key
+from paceline.plots.style import SHADES, find_shade_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from paceline.analysis.timeline import AttemptPast, Chronicle
+    from paceline.analysis.timeline import AttemptTimeline, Timeline
     from paceline.core.decisions import Step
 
 FOLDER = ROOT / "docs" / "policies" / "pictures"
@@ -32,7 +32,7 @@ TRACE = ROOT / "src" / "paceline" / "data" / "cifar10_cnn14.jsonl.gz"
 SLOTS, MINUTES = 4, 10
 # The first order in which the best run is in the middle: the 55th of 100.
 SEED = 1
-# Where a page shows more than the policy as it is by default.
+# Pages that show more than the policy with its defaults.
 SHOWN = {
     "any_of": "asha+plateau:patience=5",
     "barrier": "barrier+bandit",
@@ -40,8 +40,8 @@ SHOWN = {
 }
 
 
-class Seen(NamedTuple):
-    """What a picture shows: the source, and the lowest and the highest value of its axis."""
+class PictureSource(NamedTuple):
+    """The source of a picture, and the range of its value axis."""
 
     source: str
     low: float
@@ -49,11 +49,11 @@ class Seen(NamedTuple):
     share: bool = False
 
 
-RECORDED = Seen(str(TRACE), 0.4, 0.8)
-SEEN = {"pbt": Seen("quadratic:epochs=300", 0.0, 0.4, share=True)}
+RECORDED = PictureSource(str(TRACE), 0.4, 0.8)
+SEEN = {"pbt": PictureSource("quadratic:epochs=300", 0.0, 0.4, share=True)}
 NAMES = (*BUILT_IN["policy"], *(name for name in SHOWN if name not in BUILT_IN["policy"]))
 
-# The whole, and the frames of its two parts.
+# The size of the picture, and the frames of its two panels.
 WIDTH, HEIGHT = 760, 316
 LEFT, RIGHT = 62, 744
 BEST_TOP, BEST_BOTTOM = 40, 150
@@ -81,16 +81,16 @@ def draw(name: str) -> str:
         share=seen.share,
     )
     simulation.run(name=name, remember=steps.extend)
-    past = chronicle_of(steps)
+    past = build_timeline(steps)
     what = Path(seen.source).name.partition(".")[0].partition(":")[0]
-    told = f"{policy}: {len(past.trials)} trials of {what} on {SLOTS} slots"
+    title = f"{policy}: {len(past.trials)} trials of {what} on {SLOTS} slots"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
-        f"<title>{told}</title>",
+        f"<title>{title}</title>",
         f"<style>{STYLE}</style>",
-        *_frames(past.spec.metric, seen),
-        *_bars(past),
-        f'<path class="lead" d="{_lead(past, seen)}"/>',
+        *_draw_axes(past.spec.metric, seen),
+        *_draw_bars(past),
+        f'<path class="lead" d="{_draw_best(past, seen)}"/>',
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -100,13 +100,13 @@ def _x(seconds: float) -> float:
     return LEFT + (RIGHT - LEFT) * seconds / (60.0 * MINUTES)
 
 
-def _y(value: float, seen: Seen) -> float:
+def _y(value: float, seen: PictureSource) -> float:
     inside = min(max(value, seen.low), seen.high)
     height = BEST_BOTTOM - BEST_TOP
     return BEST_BOTTOM - height * (inside - seen.low) / (seen.high - seen.low)
 
 
-def _frames(metric: str, seen: Seen) -> Iterator[str]:
+def _draw_axes(metric: str, seen: PictureSource) -> Iterator[str]:
     middle = (BEST_TOP + BEST_BOTTOM) / 2
     yield (
         f'<text transform="rotate(-90 16 {middle:g})" x="16" y="{middle:g}" '
@@ -114,32 +114,32 @@ def _frames(metric: str, seen: Seen) -> Iterator[str]:
     )
     for fifth in range(5):
         value = seen.low + (seen.high - seen.low) * fifth / 4
-        y = _short(_y(value, seen))
+        y = _format_number(_y(value, seen))
         yield f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>'
         yield f'<text x="{LEFT - 8}" y="{y}" dy="4" text-anchor="end">{value:.1f}</text>'
     for slot in range(SLOTS):
-        y = _short(SLOTS_TOP + slot * ROW + BAR / 2)
+        y = _format_number(SLOTS_TOP + slot * ROW + BAR / 2)
         yield f'<text x="{LEFT - 8}" y="{y}" dy="4" text-anchor="end">slot {slot}</text>'
     for minute in range(0, MINUTES + 1, 2):
-        x = _short(_x(60.0 * minute))
+        x = _format_number(_x(60.0 * minute))
         yield f'<path class="grid" d="M{x} {BEST_TOP}V{SLOTS_BOTTOM}"/>'
         yield f'<text x="{x}" y="{SLOTS_BOTTOM + 18}" text-anchor="middle">{minute}</text>'
-    x = _short((LEFT + RIGHT) / 2)
+    x = _format_number((LEFT + RIGHT) / 2)
     yield f'<text x="{x}" y="{HEIGHT - 10}" text-anchor="middle">study time (minutes)</text>'
 
 
-def _bars(past: Chronicle) -> Iterator[str]:
-    """Draw every attempt on its slot in the colour of what became of its trial, and say which."""
-    found: dict[str, list[AttemptPast]] = {}
+def _draw_bars(past: Timeline) -> Iterator[str]:
+    """Draw each attempt on its slot, in the colour of its trial's final state, with a legend."""
+    found: dict[str, list[AttemptTimeline]] = {}
     for attempt in past.attempts:
-        key = shade_key(past.trials[attempt.trials[-1]], past)
+        key = find_shade_key(past.trials[attempt.trials[-1]], past)
         found.setdefault(key, []).append(attempt)
     x = float(LEFT)
     for shade in SHADES:
         if shade.key not in found:
             continue
-        bars = "".join(_bar(*span) for span in _spans(found[shade.key], past.now))
-        alive = shade.key in ("ready", "waiting", "running")
+        bars = "".join(_draw_bar(*span) for span in _merge_spans(found[shade.key], past.now))
+        alive = shade.key in ("ready", "paused", "running")
         label = f"{shade.label} at the end" if alive else shade.label
         yield f'<path fill="{shade.colour}" d="{bars}"/>'
         yield f'<rect x="{x:g}" y="12" width="12" height="12" fill="{shade.colour}"/>'
@@ -147,13 +147,13 @@ def _bars(past: Chronicle) -> Iterator[str]:
         x += 32 + 6.6 * len(label)
 
 
-def _spans(attempts: list[AttemptPast], now: float) -> Iterator[tuple[int, float, float]]:
-    """Yield slots with when they were held; two attempts of one trial without a gap are one."""
+def _merge_spans(attempts: list[AttemptTimeline], now: float) -> Iterator[tuple[int, float, float]]:
+    """Yield (slot, begin, end); attempts of one trial without a gap between them are one span."""
     held = sorted(
         (
             slot,
             attempt.trials[-1],
-            attempt.began_at,
+            attempt.started_at,
             now if (end := attempt.ended_at) is None else end,
         )
         for attempt in attempts
@@ -171,27 +171,27 @@ def _spans(attempts: list[AttemptPast], now: float) -> Iterator[tuple[int, float
         yield slot, began, ended
 
 
-def _bar(slot: int, began: float, ended: float) -> str:
+def _draw_bar(slot: int, began: float, ended: float) -> str:
     left, y = _x(began), SLOTS_TOP + slot * ROW
-    # A gap between neighbours, and something to see of the shortest.
-    width = _short(max(_x(ended) - left - 0.5, 0.4))
-    return f"M{_short(left)} {y}h{width}v{BAR}h-{width}z"
+    # Leave a gap between neighbours, and keep the shortest bars visible.
+    width = _format_number(max(_x(ended) - left - 0.5, 0.4))
+    return f"M{_format_number(left)} {y}h{width}v{BAR}h-{width}z"
 
 
-def _lead(past: Chronicle, seen: Seen) -> str:
-    leads = past.leads
-    path = f"M{_short(_x(leads[0].at))} {_short(_y(leads[0].value, seen))}"
+def _draw_best(past: Timeline, seen: PictureSource) -> str:
+    leads = past.best_changes
+    path = f"M{_format_number(_x(leads[0].at))} {_format_number(_y(leads[0].value, seen))}"
     for lead in leads[1:]:
-        path += f"H{_short(_x(lead.at))}V{_short(_y(lead.value, seen))}"
-    return f"{path}H{_short(_x(past.now))}"
+        path += f"H{_format_number(_x(lead.at))}V{_format_number(_y(lead.value, seen))}"
+    return f"{path}H{_format_number(_x(past.now))}"
 
 
-def _short(number: float) -> str:
+def _format_number(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0")
 
 
 def main() -> None:
-    """Write all pictures, or those that are named."""
+    """Write all pictures, or the named ones."""
     FOLDER.mkdir(exist_ok=True)
     for name in sys.argv[1:] or NAMES:
         path = FOLDER / f"{name}.svg"

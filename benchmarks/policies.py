@@ -1,7 +1,7 @@
-"""What a report costs under each policy that does not forecast, as studies grow.
+"""Measure the cost of a report under each policy that does not forecast, by study size.
 
 `make bench-policies` prints the figures and writes `benchmarks/results/policies.md` and `.json`.
-The whole simulator is timed, in CPU seconds of a process of its own: the policy is only a part.
+The time is that of the whole simulator, in CPU seconds of a separate process; the policy is a part.
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ import sys
 import time
 from statistics import median
 
-from benchmarks.page import ROOT, facts, markdown, provenance, publish, spread
+from benchmarks.page import (
+    ROOT,
+    collect_facts,
+    format_provenance,
+    format_range,
+    format_table,
+    publish,
+)
 
 COMMAND = "make bench-policies"
 SLOTS, EPOCHS, EPOCH_S = 64, 30, 60.0
@@ -37,10 +44,10 @@ POLICIES = (
 
 def measure(policy: str, trials: int) -> float:
     """Return the reports per CPU second of one simulated study."""
-    from benchmarks.table import numbers, trace
+    from benchmarks.table import make_table, make_trace
     from paceline.api.simulation import Simulation
 
-    table = trace(numbers(trials, EPOCHS))
+    table = make_trace(make_table(trials, EPOCHS))
     # HyperSched plans for a deadline: a quarter of the time that training everything would take.
     whole_s = trials * EPOCHS * EPOCH_S / SLOTS
     deadline_s = whole_s / 4 if policy == "hypersched" else None
@@ -51,30 +58,33 @@ def measure(policy: str, trials: int) -> float:
 
 
 def main() -> None:
-    """Measure every policy at every size, print and write."""
+    """Measure every policy at every size, print and write the page."""
     started = time.perf_counter()
     rows = []
     for policy in POLICIES:
-        found = {size: [_apart(policy, size) for _ in range(REPEATS[size])] for size in SIZES}
+        found = {
+            size: [_measure_in_process(policy, size) for _ in range(REPEATS[size])]
+            for size in SIZES
+        }
         rows.append({"policy": policy, "reports_per_cpu_s": found})
-        print(f"{policy}: {[_said(found[size]) for size in SIZES]}", file=sys.stderr)
-    known = facts(COMMAND, time.perf_counter() - started)
+        print(f"{policy}: {[_format_rate(found[size]) for size in SIZES]}", file=sys.stderr)
+    known = collect_facts(COMMAND, time.perf_counter() - started)
     lines = [["policy", *(f"{size:,} trials" for size in SIZES)]]
     for row in rows:
         by_size = row["reports_per_cpu_s"]
-        lines.append([f"`{row['policy']}`", *(_said(by_size[size]) for size in SIZES)])  # type: ignore[index]
+        lines.append([f"`{row['policy']}`", *(_format_rate(by_size[size]) for size in SIZES)])  # type: ignore[index]
     page = (
-        "# What a report costs under each policy\n\n"
+        "# The cost of a report under each policy\n\n"
         f"Reports per CPU second of the whole simulator on {SLOTS} slots, {EPOCHS} epochs a trial: "
         f"median (least to most).\nWanted: {WANTED:,} at {SIZES[-1]:,} trials. Where trials are "
-        "stopped early there are more starts for each report, and so fewer reports a second.\n\n"
-        f"{markdown(lines)}\n\n{provenance(known)}\n"
+        "stopped early there are more starts per report, so fewer reports per second.\n\n"
+        f"{format_table(lines)}\n\n{format_provenance(known)}\n"
     )
     publish("policies", page, known, rows=rows)
 
 
-def _apart(policy: str, trials: int) -> float:
-    """Measure in a process of its own, so that none warms or burdens another."""
+def _measure_in_process(policy: str, trials: int) -> float:
+    """Measure in a separate process, so that runs do not affect each other."""
     code = f"from benchmarks.policies import measure; print(measure({policy!r}, {trials}))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True
@@ -82,8 +92,8 @@ def _apart(policy: str, trials: int) -> float:
     return float(done.stdout.splitlines()[-1])
 
 
-def _said(found: list[float]) -> str:
-    return f"{median(found):,.0f}" + (f" ({spread(found)})" if len(found) > 1 else "")
+def _format_rate(found: list[float]) -> str:
+    return f"{median(found):,.0f}" + (f" ({format_range(found)})" if len(found) > 1 else "")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A PostgreSQL server of one's own, for benchmarks and tests: a cluster in a new folder.
+"""A private PostgreSQL server for benchmarks and tests, in a new folder.
 
-Knows how to make, start, stop and remove it. Nothing of the system's own servers is touched.
+Creates, starts, stops and removes it. Does not touch the system's own servers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SOCKET = ".s.PGSQL.5432"
 _SETTINGS = ("listen_addresses=''", "max_connections=60")
 
 
-def programs() -> Path | None:
-    """Return the folder of the server's programs; None where it is not installed."""
+def find_programs() -> Path | None:
+    """Return the folder of PostgreSQL's programs; None if it is not installed."""
     folders = sorted(glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(path.split("/")[-2]))
     found = shutil.which("initdb")
     if folders:
@@ -31,18 +31,18 @@ def programs() -> Path | None:
     return None if found is None else Path(found).resolve().parent
 
 
-class Cluster:
+class PostgresServer:
     """A server that runs from construction to `close`.
 
-    What a `durable` one commits survives a power cut. `access` is written to its pg_hba.conf.
+    With `durable`, commits survive a power cut. `access` is written to its pg_hba.conf.
     """
 
     def __init__(self, *, durable: bool = True, access: str = "local all all trust\n") -> None:
-        folder = programs()
+        folder = find_programs()
         if folder is None:
             raise FileNotFoundError("PostgreSQL is not installed: apt-get install postgresql")
         self._programs = folder
-        # A place that the server's user may enter, and a name that a socket's may be as long as.
+        # A folder that the server's user may enter, short enough for a socket path.
         self.folder = Path(tempfile.mkdtemp(prefix="paceline-pg-"))
         # It refuses to run as root.
         self._user: dict[str, Any] = {}
@@ -69,34 +69,34 @@ class Cluster:
         self.run("pg_ctl", "-D", self._data, "-l", log, "-w", "-o", given, "start")
 
     def stop(self) -> None:
-        """End the server at once, as a crash would."""
+        """Stop the server at once, as a crash would."""
         self.run("pg_ctl", "-D", self._data, "-m", "immediate", "-w", "stop")
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Stop the server and remove its folder."""
         self.stop()
         shutil.rmtree(self.folder)
 
-    def connected(self) -> psycopg.Connection[Any]:
+    def connect(self) -> psycopg.Connection[Any]:
         """Return a connection that commits each statement."""
         import psycopg
 
         return psycopg.connect(host=str(self.folder), user=USER, dbname="postgres", autocommit=True)
 
     def url(self, user: str = USER) -> str:
-        """Return the address of a new and empty place for a store."""
+        """Return the URL of a new and empty schema for a store."""
         schema = f"place_{next(self._numbers)}"
-        with self.connected() as connection:
+        with self.connect() as connection:
             connection.execute(f"CREATE SCHEMA {schema}")
             connection.execute(f"GRANT ALL ON SCHEMA {schema} TO {user}")
         return f"postgresql://{user}@/postgres?host={self.folder}&options=-csearch_path%3D{schema}"
 
     def run(self, program: str, *arguments: str | Path, text: str = "") -> str:
-        """Run one of the server's programs as its user; return what it said."""
+        """Run one of PostgreSQL's programs as the server's user; return its output."""
         command = [self._programs / program, *arguments]
-        # Into a file: the server that one of them starts would keep a pipe open.
-        said = self.folder / "said"
-        with said.open("w") as file:
+        # Output goes to a file: the server that a program starts would keep a pipe open.
+        output_file = self.folder / "output"
+        with output_file.open("w") as file:
             done = subprocess.run(
                 command,
                 cwd=self.folder,
@@ -107,7 +107,7 @@ class Cluster:
                 check=False,
                 **self._user,
             )
-        told = said.read_text()
+        output = output_file.read_text()
         if done.returncode:
-            raise RuntimeError(f"{program} failed: {told}")
-        return told
+            raise RuntimeError(f"{program} failed: {output}")
+        return output

@@ -1,11 +1,11 @@
-"""Studies on a Ray cluster: ours beside Ray Tune on the same nodes, and life beside the simulator.
+"""Studies on a Ray cluster: Paceline and Ray Tune on the same nodes, and the simulator beside them.
 
-`make bench-ray` starts a cluster of four nodes with two CPUs each on this machine and gives both
-the same trials, which report without training anything, so that what is measured is what a report
-and a trial cost. Then a study with POP, Fluid and sharing runs there, and in the simulator, which
-is given the same trials; and clusters of up to 1,000 slots are simulated. Printed, and in
-`benchmarks/results/ray.md` and `.json`; `--quick` is a run of everything with the least of work,
-which writes nothing.
+`make bench-ray` starts a cluster of four nodes with two CPUs each on this machine and runs the same
+trials with both. The trials report without training, so the costs of a report and of a trial are
+measured. Then a study with POP, Fluid and sharing runs on the cluster and, with the same trials, in
+the simulator; and clusters of up to 1,000 slots are simulated. Prints the results and writes
+`benchmarks/results/ray.md` and `.json`; `--quick` runs everything with little work and writes
+nothing.
 """
 
 from __future__ import annotations
@@ -24,13 +24,20 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import paceline as pl
-from benchmarks.local.work import Order, since_begun
-from benchmarks.page import ROOT, facts, markdown, provenance, publish, spread
-from benchmarks.table import numbers, trace
-from paceline.api.stored import replayed
+from benchmarks.local.workload import TaskSpec, seconds_since_start
+from benchmarks.page import (
+    ROOT,
+    collect_facts,
+    format_provenance,
+    format_range,
+    format_table,
+    publish,
+)
+from benchmarks.table import make_table, make_trace
+from paceline.api.stored import replay_log
 from paceline.core.decisions import AskForecast, Launch
 from paceline.core.events import CapacityChanged, Forecasted
-from paceline.engines.sim.traces import VERSION, Header, Run, Trace
+from paceline.engines.sim.traces import VERSION, Trace, TraceHeader, TraceRun
 from paceline.plan.settings import setting_at
 
 if TYPE_CHECKING:
@@ -41,26 +48,26 @@ if TYPE_CHECKING:
 COMMAND = "make bench-ray"
 NODES, CPUS = 4, 2
 OURS, TUNE, REUSE = "Paceline", "Ray Tune", "Ray Tune, reuse_actors"
-# What is asked for: so many times Tune's reports, and trials, with actors reused.
+# The targets: times the reports and trials of Tune with reused actors, and the simulator's error.
 FASTER_REPORTS, FASTER_TRIALS, NEAR = 5.0, 3.0, 0.10
 
-# How long the trials of the study that is simulated too are.
+# Epochs of the trials in the study that is simulated, too.
 EPOCHS = 12
-# The simulated clusters: nodes, and what they are like.
+# The simulated clusters: numbers of nodes, slots of a node, cost of a fetch, duration.
 GROWTH, NODE_SLOTS, FETCH_S, HOURS = (1, 8, 32, 125), 8, 20.0, 2.0
 
 
 class Case(NamedTuple):
-    """So many trials of so many reports, for one of them."""
+    """A number of trials and of their reports, for one tuner."""
 
-    who: str
+    tuner: str
     trials: int
     epochs: int
 
 
-# What each case found, round by round.
+# The figures of each case, round by round.
 Found: TypeAlias = "dict[Case, list[dict[str, float]]]"
-ROUNDS, LIVES = 3, 7
+ROUNDS, STUDIES = 3, 7
 # Tune without reuse starts a process for each trial: a thousand would take an hour.
 CASES = (
     Case(OURS, 64, 100),
@@ -72,39 +79,41 @@ CASES = (
 )
 
 
-def ours(order: Order, address: str) -> Sequence[Step]:
-    """Run the trials here; return the log, which was written, durable."""
-    from benchmarks.local.ours import study
+def run_paceline(order: TaskSpec, address: str) -> Sequence[Step]:
+    """Run the trials with Paceline, which writes a durable log; return it."""
+    from benchmarks.local.paceline_local import make_study
 
-    return study(order, slots=pl.Ray(address=address)).run().log
+    return make_study(order, slots=pl.Ray(address=address)).run().log
 
 
-def tune(order: Order, address: str) -> Sequence[Step]:
-    """Run the trials with Ray Tune, which keeps no log of decisions."""
+def run_tune(order: TaskSpec, address: str) -> Sequence[Step]:
+    """Run the trials with Ray Tune, which writes no log of decisions."""
     from benchmarks.local.ray_tune import run
 
     run(order)
     return ()
 
 
-def timed(who: str, order: Order, address: str) -> dict[str, float]:
-    """Run the trials, connected to the cluster before and after: neither is charged for that."""
+def time_run(tuner: str, order: TaskSpec, address: str) -> dict[str, float]:
+    """Run the trials and time them, without the time to connect to the cluster."""
     import ray
 
     ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     began = time.monotonic()
-    log = (ours if who == OURS else tune)(order, address)
+    log = (run_paceline if tuner == OURS else run_tune)(order, address)
     ended = time.monotonic()
-    assert not log or replayed(log).difference is None
-    return {"seconds": since_begun(order.folder, ended), "call_s": ended - began}
+    assert not log or replay_log(log).difference is None
+    return {"seconds": seconds_since_start(order.folder, ended), "call_s": ended - began}
 
 
-def measured(case: Case, address: str) -> dict[str, float]:
-    """Have a case run in a process of its own."""
+def measure(case: Case, address: str) -> dict[str, float]:
+    """Run a case in a process of its own."""
     load = round(os.getloadavg()[0], 1)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        order = Order("reports", folder, 0.0, case.trials, case.epochs, reuse=case.who == REUSE)
-        side = [sys.executable, "-m", "benchmarks.ray", "--side", case.who, address]
+        order = TaskSpec(
+            "reports", folder, 0.0, case.trials, case.epochs, reuse=case.tuner == REUSE
+        )
+        side = [sys.executable, "-m", "benchmarks.ray", "--side", case.tuner, address]
         paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
         done = subprocess.run(
             side,
@@ -122,32 +131,32 @@ def measured(case: Case, address: str) -> dict[str, float]:
     return found
 
 
-def sleeps(trial: pl.Trial) -> None:
-    """Sleep for as long as the setting says, and rise along a power law."""
+def train(trial: pl.Trial) -> None:
+    """Sleep for the seconds of the setting, and improve along a power law."""
     level = trial.keep(level=[0.0])
     for epoch in trial.epochs():
-        time.sleep(epoch_s(trial))
-        level[0] += rise(trial, epoch)
+        time.sleep(get_epoch_s(trial))
+        level[0] += get_rise(trial, epoch)
         trial.report(accuracy=min(1.0, level[0]))
 
 
-def epoch_s(setting: Mapping[str, Any] | pl.Trial) -> float:
-    """Return how long an epoch takes: no two trials alike.
+def get_epoch_s(setting: Mapping[str, Any] | pl.Trial) -> float:
+    """Return the duration of an epoch, different for each trial.
 
-    Else chance would say whose report is first, on which depends whom POP stops.
+    With equal durations chance would decide which report is first, and so which trial POP stops.
     """
     return float(setting["pace_s"] + 0.2 * setting["lr"])
 
 
-def rise(setting: Mapping[str, Any] | pl.Trial, epoch: int) -> float:
-    """Return by how much an epoch is better than the one before."""
+def get_rise(setting: Mapping[str, Any] | pl.Trial, epoch: int) -> float:
+    """Return the improvement of an epoch over the one before."""
     return float(setting["lr"] * 0.3 / (epoch + 1))
 
 
-def lived(address: str, trials: int) -> dict[str, Any]:
+def run_study(address: str, trials: int) -> dict[str, Any]:
     """Run a study with POP, Fluid and sharing on the cluster, and its trials in the simulator."""
     result = pl.tune(
-        sleeps,
+        train,
         space={
             "lr": pl.piecewise([(0, 1.0), (4, pl.uniform(0.01, 1.0))]),
             "pace_s": pl.choice([0.8, 1.0, 1.2]),
@@ -162,9 +171,9 @@ def lived(address: str, trials: int) -> dict[str, Any]:
         trials=trials,
         slots=pl.Ray(address=address),
     )
-    forecast_s = _forecast_s(result.log)
+    forecast_s = _measure_forecast_s(result.log)
     simulated = pl.Simulation(
-        source="life",
+        source="cluster",
         policy="pop",
         allocator="fluid",
         slots=NODES * CPUS,
@@ -172,45 +181,45 @@ def lived(address: str, trials: int) -> dict[str, Any]:
         share=True,
         range=(0, 1),
         forecast_s=forecast_s,
-    ).run(trace=whole(result))
+    ).run(trace=make_whole_trace(result))
     began = next(s.event.at for s in result.log if isinstance(s.event, CapacityChanged))
     return {
         "trials": trials,
-        "life_s": result.clock_s - began,
+        "cluster_s": result.clock_s - began,
         "simulated_s": simulated.makespan_s,
         "forecast_s": forecast_s,
         "off": simulated.makespan_s / (result.clock_s - began) - 1.0,
         "epochs_shared": result.summary().epochs_shared,
-        "identical": replayed(result.log).difference is None,
+        "identical": replay_log(result.log).difference is None,
     }
 
 
-def whole(result: pl.Result) -> Trace:
-    """Return the study's trials as they would have gone on: their curves do not depend on life.
+def make_whole_trace(result: pl.Result) -> Trace:
+    """Return the study's trials as a trace, also the epochs that a stopped trial did not reach.
 
-    What a trial that was stopped has left is cut short, and in the simulator it would end there.
+    The curves depend on the settings alone, so the missing epochs are known.
     """
     epochs = range(EPOCHS)
     paths = [[setting_at(trial.config, epoch) for epoch in epochs] for trial in result.trials]
     over = median(
-        second - epoch_s(setting)
+        second - get_epoch_s(setting)
         for trial, path in zip(result.trials, paths, strict=True)
         for second, setting in zip(trial.seconds, path, strict=False)
     )
     runs = []
     for trial, path in zip(result.trials, paths, strict=True):
-        rises = (rise(setting, epoch) for epoch, setting in enumerate(path))
+        rises = (get_rise(setting, epoch) for epoch, setting in enumerate(path))
         values = array("d", (min(1.0, level) for level in accumulate(rises)))
-        seconds = array("d", (epoch_s(setting) + over for setting in path))
-        runs.append(Run(trial.id, trial.config, values, seconds))
-    header = Header(
-        paceline_trace=VERSION, name="life", metric="accuracy", mode="max", max_epochs=EPOCHS
+        seconds = array("d", (get_epoch_s(setting) + over for setting in path))
+        runs.append(TraceRun(trial.id, trial.config, values, seconds))
+    header = TraceHeader(
+        paceline_trace=VERSION, name="cluster", metric="accuracy", mode="max", max_epochs=EPOCHS
     )
     return Trace(header, runs)
 
 
-def _forecast_s(log: Sequence[Step]) -> float:
-    """Return how long the study waited for a forecast on average, from asking to having it."""
+def _measure_forecast_s(log: Sequence[Step]) -> float:
+    """Return the mean time from a forecast request to its answer."""
     asked: dict[tuple[int, int], float] = {}
     waited = []
     for step in log:
@@ -222,8 +231,8 @@ def _forecast_s(log: Sequence[Step]) -> float:
     return fmean(waited)
 
 
-def grown(nodes: int, table: Trace) -> dict[str, Any]:
-    """Simulate a cluster of so many nodes on which trials pause and go on, for some hours."""
+def simulate_cluster(nodes: int, table: Trace) -> dict[str, Any]:
+    """Simulate a cluster on which trials pause and resume, for some hours."""
     steps: list[Step] = []
     began = time.process_time()
     result = pl.Simulation(
@@ -236,9 +245,9 @@ def grown(nodes: int, table: Trace) -> dict[str, Any]:
     ).run(trace=table, remember=steps.extend)
     cpu_s = time.process_time() - began
     launches = [one for step in steps for one in step.decisions if isinstance(one, Launch)]
-    home = {launch.attempt: launch.slots[0] // NODE_SLOTS for launch in launches}
+    node_of = {launch.attempt: launch.slots[0] // NODE_SLOTS for launch in launches}
     again = [launch for launch in launches if launch.source is not None]
-    near = sum(home[launch.source or 0] == home[launch.attempt] for launch in again)
+    near = sum(node_of[launch.source or 0] == node_of[launch.attempt] for launch in again)
     return {
         "nodes": nodes,
         "slots": nodes * NODE_SLOTS,
@@ -250,10 +259,12 @@ def grown(nodes: int, table: Trace) -> dict[str, Any]:
     }
 
 
-def page(found: Found, lives: Sequence[dict[str, Any]], growth: Sequence[dict[str, Any]]) -> str:
-    """Return what was found, as a page."""
+def format_page(
+    found: Found, studies: Sequence[dict[str, Any]], growth: Sequence[dict[str, Any]]
+) -> str:
+    """Return the page of results."""
     lines = [
-        ["trials x reports", "who", "reports/s", "trials/s", "ms a report", "ms a trial", "load"]
+        ["trials x reports", "tuner", "reports/s", "trials/s", "ms a report", "ms a trial", "load"]
     ]
     for case, rounds in found.items():
         reports = [figures["reports_per_s"] for figures in rounds]
@@ -261,73 +272,73 @@ def page(found: Found, lives: Sequence[dict[str, Any]], growth: Sequence[dict[st
         lines.append(
             [
                 f"{case.trials} x {case.epochs}",
-                case.who,
-                f"{median(reports):,.0f} ({spread(reports)})",
-                f"{median(trials):,.1f} ({spread(trials, 1)})",
+                case.tuner,
+                f"{median(reports):,.0f} ({format_range(reports)})",
+                f"{median(trials):,.1f} ({format_range(trials, 1)})",
                 f"{1000 / median(reports):,.2f}",
                 f"{1000 / median(trials):,.0f}",
-                spread([figures["load"] for figures in rounds], 1),
+                format_range([figures["load"] for figures in rounds], 1),
             ]
         )
     return (
         "# On a Ray cluster\n\n"
         f"The same trials on the same cluster ({NODES} nodes with {CPUS} CPUs each, all on one "
-        "machine), by turns: each reports as often as it says and trains nothing. Ours decides "
-        "at every report and keeps a durable log; Tune runs its FIFO scheduler with one logger. "
-        "Times count from the first line of the first trial to the return of the call, in a "
-        "process that is connected to the cluster before and after. "
-        f"Median (least to most) of {ROUNDS} rounds. The load is the machine's when a case "
-        "began: others may work there too.\n\n"
-        f"{markdown(lines)}\n\n{_ratios(found)}\n\n{_lives(lives)}"
-        f"\n\n{_growth(growth)}"
+        "machine), by turns. Trials report without training. Paceline decides at every report and "
+        "writes a durable log; Tune runs its FIFO scheduler with one logger. "
+        "Times are from the first line of the first trial to the return of the call, without the "
+        f"time to connect. Median (least to most) of {ROUNDS} rounds. The load is that of the "
+        "machine when a case started.\n\n"
+        f"{format_table(lines)}\n\n{_format_ratios(found)}\n\n{_format_studies(studies)}"
+        f"\n\n{_format_growth(growth)}"
     )
 
 
-def _ratios(found: Found) -> str:
-    """Return how many times faster ours is, where both did the same, round by round."""
-    said = []
+def _format_ratios(found: Found) -> str:
+    """Return the ratios of equal cases, round by round."""
+    lines = []
     for case, rounds in found.items():
-        mine = found.get(case._replace(who=OURS))
-        if case.who != OURS and mine is not None:
+        mine = found.get(case._replace(tuner=OURS))
+        if case.tuner != OURS and mine is not None:
             times = [
                 ours["reports_per_s"] / figures["reports_per_s"]
                 for ours, figures in zip(mine, rounds, strict=True)
             ]
-            said.append(
-                f"* {case.trials} x {case.epochs}: {median(times):.1f} times {case.who} "
-                f"({spread(times, 1)})"
+            lines.append(
+                f"* {case.trials} x {case.epochs}: {median(times):.1f} times {case.tuner} "
+                f"({format_range(times, 1)})"
             )
-    asked = f"asked for: {FASTER_REPORTS:g} times the reports, {FASTER_TRIALS:g} times the trials"
-    return "\n".join([*said, "", f"({asked} of Tune with reuse_actors)"])
+    targets = f"target: {FASTER_REPORTS:g} times the reports, {FASTER_TRIALS:g} times the trials"
+    return "\n".join([*lines, "", f"({targets} of Tune with reuse_actors)"])
 
 
-def _lives(lives: Sequence[dict[str, Any]]) -> str:
-    head = ["there", "in the simulator", "off", "a forecast took", "epochs shared", "replay"]
+def _format_studies(studies: Sequence[dict[str, Any]]) -> str:
+    head = ["cluster", "simulator", "difference", "forecast", "epochs shared", "replay"]
     lines = [
         [
-            f"{life['life_s']:.1f} s",
-            f"{life['simulated_s']:.1f} s",
-            f"{life['off']:+.1%}",
-            f"{life['forecast_s']:.2f} s",
-            str(life["epochs_shared"]),
-            "identical" if life["identical"] else "differs",
+            f"{study['cluster_s']:.1f} s",
+            f"{study['simulated_s']:.1f} s",
+            f"{study['off']:+.1%}",
+            f"{study['forecast_s']:.2f} s",
+            str(study["epochs_shared"]),
+            "identical" if study["identical"] else "differs",
         ]
-        for life in lives
+        for study in studies
     ]
-    there, here = (median(life[name] for life in lives) for name in ("life_s", "simulated_s"))
+    cluster = median(study["cluster_s"] for study in studies)
+    simulator = median(study["simulated_s"] for study in studies)
     return (
-        f"A study of {lives[0]['trials']} trials with POP, Fluid and sharing there, several times, "
-        "and in the simulator, which was given the same trials and how long an epoch and, on "
-        "average, a forecast took there. Epochs take about a second, and no two trials' alike: "
-        "where they do, chance says which of two reports is first, and that whom POP stops."
-        f"\n\n{markdown([head, *lines])}\n\nMedians: "
-        f"{there:.1f} s there, {here:.1f} s in the simulator, {here / there - 1:+.1%} (asked for: "
-        f"within {NEAR:.0%})."
+        f"A study of {studies[0]['trials']} trials with POP, Fluid and sharing, several times on "
+        "the cluster and in the simulator. The simulator has the same trials, their epoch times "
+        "and the mean time of a forecast. Epochs take about a second, different for each trial: "
+        "with equal times chance decides which report is first, and so which trial POP stops."
+        f"\n\n{format_table([head, *lines])}\n\nMedians: "
+        f"{cluster:.1f} s on the cluster, {simulator:.1f} s in the simulator, "
+        f"{simulator / cluster - 1:+.1%} (target: within {NEAR:.0%})."
     )
 
 
-def _growth(growth: Sequence[dict[str, Any]]) -> str:
-    head = ["nodes", "slots", "reports", "a CPU second handles", "slots busy", "resumed near"]
+def _format_growth(growth: Sequence[dict[str, Any]]) -> str:
+    head = ["nodes", "slots", "reports", "reports per CPU second", "slots busy", "resumed near"]
     lines = [
         [
             f"{row['nodes']:,}",
@@ -342,21 +353,21 @@ def _growth(growth: Sequence[dict[str, Any]]) -> str:
     return (
         f"Simulated: nodes of {NODE_SLOTS} slots for {HOURS:g} hours, epochs of about a minute, "
         f"`asha`, which pauses and resumes; a checkpoint from another node costs "
-        f"{FETCH_S:g} s. How many reports a second of the driver's CPU handles, decisions "
-        f"included, and how many attempts went on where their checkpoint was saved:\n\n"
-        f"{markdown([head, *lines])}"
+        f"{FETCH_S:g} s. Reports per second of the driver's CPU, decisions included, and resumed "
+        f"attempts on the node that saved their checkpoint:\n\n"
+        f"{format_table([head, *lines])}"
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, write; or be one side of it."""
+    """Measure, print and write; with --side, run one case."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="the least of work; write nothing")
+    parser.add_argument("--quick", action="store_true", help="little work; write nothing")
     parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.side:
-        who, address = options.side
-        print(json.dumps(timed(who, Order(**json.load(sys.stdin)), address)))
+        tuner, address = options.side
+        print(json.dumps(time_run(tuner, TaskSpec(**json.load(sys.stdin)), address)))
         return
     started = time.perf_counter()
     from ray.cluster_utils import Cluster
@@ -367,24 +378,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         cluster.add_node(num_cpus=CPUS, object_store_memory=80_000_000)
     cases = [case._replace(trials=4, epochs=3) for case in CASES[:3]] if options.quick else CASES
     found: Found = {case: [] for case in cases}
-    lives = []
+    studies = []
     for _ in range(1 if options.quick else ROUNDS):
         for case in cases:
-            found[case].append(measured(case, cluster.address))
+            found[case].append(measure(case, cluster.address))
             print(case, found[case][-1], file=sys.stderr, flush=True)
-    for _ in range(1 if options.quick else LIVES):
-        lives.append(lived(cluster.address, 8 if options.quick else 64))
-        print(lives[-1], file=sys.stderr, flush=True)
+    for _ in range(1 if options.quick else STUDIES):
+        studies.append(run_study(cluster.address, 8 if options.quick else 64))
+        print(studies[-1], file=sys.stderr, flush=True)
     cluster.shutdown()
-    table = trace(numbers(500) if options.quick else numbers())
-    growth = [grown(nodes, table) for nodes in (GROWTH[:1] if options.quick else GROWTH)]
-    known = facts(COMMAND, time.perf_counter() - started)
-    text = f"{page(found, lives, growth)}\n\n{provenance(known)}\n"
+    table = make_trace(make_table(500) if options.quick else make_table())
+    growth = [simulate_cluster(nodes, table) for nodes in (GROWTH[:1] if options.quick else GROWTH)]
+    known = collect_facts(COMMAND, time.perf_counter() - started)
+    text = f"{format_page(found, studies, growth)}\n\n{format_provenance(known)}\n"
     if options.quick:
         print(text)
         return
     rows = [{**case._asdict(), "rounds": rounds} for case, rounds in found.items()]
-    publish("ray", text, known, rows=rows, lives=lives, growth=growth)
+    publish("ray", text, known, rows=rows, studies=studies, growth=growth)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How fast and how large Paceline itself is: core, simulator, memory, store, fold, import.
+"""Measure speed and size of Paceline itself: core, simulator, memory, store, fold, import.
 
 `make bench` prints the figures and writes `benchmarks/results/core.md` and `.json`. Every case runs
-in a process of its own, several times, with the garbage collector on; the spread is shown.
+in a separate process, several times, with the garbage collector on; the spread is shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.page import ROOT, facts, markdown, provenance, publish, spread
+from benchmarks.page import (
+    ROOT,
+    collect_facts,
+    format_provenance,
+    format_range,
+    format_table,
+    publish,
+)
 
 if TYPE_CHECKING:
     from paceline.core.decisions import Step
@@ -27,13 +34,13 @@ COMMAND = "make bench"
 WEEK_S = 7 * 24 * 3600.0
 
 
-def core(trials: int) -> dict[str, float]:
-    """Time every single `Machine.handle` of an ASHA study of so many trials on 64 slots."""
-    from benchmarks.table import numbers, trace
+def measure_core(trials: int) -> dict[str, float]:
+    """Time each `Machine.handle` of an ASHA study of this many trials on 64 slots."""
+    from benchmarks.table import make_table, make_trace
     from paceline.api.simulation import Simulation
     from paceline.machine.machine import Machine
 
-    table = trace(numbers(trials, 30))
+    table = make_trace(make_table(trials, 30))
     times: list[int] = []
     handle, clock = Machine.handle, time.perf_counter_ns
 
@@ -52,23 +59,23 @@ def core(trials: int) -> dict[str, float]:
     }
 
 
-def simulator(slots: int, policy: str) -> dict[str, float]:
+def measure_simulator(slots: int, policy: str) -> dict[str, float]:
     """Simulate 20,000 configs of 100 epochs."""
-    from benchmarks.table import numbers, trace
+    from benchmarks.table import make_table, make_trace
     from paceline.api.simulation import Simulation
 
-    table = trace(numbers())
+    table = make_trace(make_table())
     started = time.process_time()
     result = Simulation(source="table", policy=policy, slots=slots).run(trace=table)
     return {"reports_per_cpu_s": result.reports / (time.process_time() - started)}
 
 
-def week() -> dict[str, float]:
+def measure_week() -> dict[str, float]:
     """Simulate a week of 1,000 slots with epochs of seven minutes under ASHA."""
-    from benchmarks.table import numbers, trace
+    from benchmarks.table import make_table, make_trace
     from paceline.api.simulation import Simulation
 
-    table = trace(numbers(), epoch_s=420.0)
+    table = make_trace(make_table(), epoch_s=420.0)
     started = time.perf_counter()
     result = Simulation(source="table", policy="asha", slots=1000, deadline_s=WEEK_S).run(
         trace=table
@@ -81,14 +88,14 @@ def week() -> dict[str, float]:
     }
 
 
-def memory() -> dict[str, float]:
-    """Weigh a finished study: what 2,000 trials add, and what 200 epochs of each do."""
-    from benchmarks.table import numbers, trace
+def measure_memory() -> dict[str, float]:
+    """Measure the memory of a finished study: per trial, and per report."""
+    from benchmarks.table import make_table, make_trace
     from paceline.api.simulation import Simulation
 
     sizes = {}
     for epochs in (1, 201):
-        table = trace(numbers(2000, epochs))
+        table = make_trace(make_table(2000, epochs))
         kept: list[Any] = []
         gc.collect()
         tracemalloc.start()
@@ -105,23 +112,23 @@ def memory() -> dict[str, float]:
     }
 
 
-def _log(reports: int) -> list[Step]:
-    from benchmarks.table import numbers, trace
+def _simulate_log(reports: int) -> list[Step]:
+    from benchmarks.table import make_table, make_trace
     from paceline.api.simulation import Simulation
 
     steps: list[Step] = []
-    table = trace(numbers(reports // 10, 10))
+    table = make_trace(make_table(reports // 10, 10))
     Simulation(source="table", policy="asha", slots=64).run(
         name="log", trace=table, remember=steps.extend
     )
     return steps
 
 
-def store() -> dict[str, float]:
+def measure_store() -> dict[str, float]:
     """Append the steps of a study durably (synchronous FULL), 100 a group, and read them back."""
     from paceline.store import open_store
 
-    steps = _log(50_000)
+    steps = _simulate_log(50_000)
     entries = sum(len(step.entries) for step in steps)
     with tempfile.TemporaryDirectory() as folder:
         kept = open_store(f"{folder}/log.db", create=True)
@@ -138,14 +145,14 @@ def store() -> dict[str, float]:
     }
 
 
-def fold() -> dict[str, float]:
-    """Bring a study with 10,000 trials and 100,000 reports back from SQLite, brains included."""
-    from paceline.api.registry import brains_of
+def measure_fold() -> dict[str, float]:
+    """Bring a study with 10,000 trials and 100,000 reports back from SQLite, parts included."""
+    from paceline.api.registry import build_parts
     from paceline.core.events import Opened
     from paceline.machine.machine import Machine
     from paceline.store import open_store
 
-    steps = _log(100_000)
+    steps = _simulate_log(100_000)
     with tempfile.TemporaryDirectory() as folder:
         kept = open_store(f"{folder}/log.db", create=True, lazy=True)
         kept.append("log", steps)
@@ -156,7 +163,7 @@ def fold() -> dict[str, float]:
         log = kept.read("log")
         first = next(log)
         assert isinstance(first.event, Opened)
-        machine = Machine(brains_of(first.event.spec))
+        machine = Machine(build_parts(first.event.spec))
         machine.fold(first)
         for step in log:
             machine.fold(step)
@@ -165,11 +172,11 @@ def fold() -> dict[str, float]:
     return {"seconds": seconds, "reports": machine.state.reports}
 
 
-def imports() -> dict[str, float]:
+def measure_imports() -> dict[str, float]:
     """Time `import paceline` and `paceline --version`, less what Python's own start takes."""
     script = Path(sys.executable).with_name("paceline")
 
-    def least(*command: str) -> float:
+    def least_seconds(*command: str) -> float:
         spent = []
         for _ in range(10):
             started = time.perf_counter()
@@ -177,20 +184,20 @@ def imports() -> dict[str, float]:
             spent.append(time.perf_counter() - started)
         return min(spent)
 
-    bare = least(sys.executable, "-c", "pass")
+    bare = least_seconds(sys.executable, "-c", "pass")
     return {
-        "import_s": least(sys.executable, "-c", "import paceline") - bare,
-        "command_s": least(str(script), "--version") - bare,
+        "import_s": least_seconds(sys.executable, "-c", "import paceline") - bare,
+        "command_s": least_seconds(str(script), "--version") - bare,
     }
 
 
-# (what it is, the function and its arguments, repeats, how to say its figures, what is wanted)
+# (name, call, repeats, units of its figures, target)
 Case = tuple[str, str, int, dict[str, str], str]
 CASES: tuple[Case, ...] = (
     *(
         (
             f"core, {trials:,} trials",
-            f"core({trials})",
+            f"measure_core({trials})",
             3 if trials < 100_000 else 2,
             {"events_per_s": "events/s", "p99_us": "µs p99"},
             "≥ 20,000/s and p99 < 1 ms at 10,000" if trials == 10_000 else "",
@@ -200,7 +207,7 @@ CASES: tuple[Case, ...] = (
     *(
         (
             f"simulator, {policy}, {slots:,} slots",
-            f"simulator({slots}, {policy!r})",
+            f"measure_simulator({slots}, {policy!r})",
             3,
             {"reports_per_cpu_s": "reports per CPU second"},
             "≥ 50,000 at 64 and 1,000" if slots > 4 else "",
@@ -210,55 +217,61 @@ CASES: tuple[Case, ...] = (
     ),
     (
         "a week of 1,000 slots, 7-minute epochs",
-        "week()",
+        "measure_week()",
         2,
         {"seconds": "s", "peak_mb": "MB at most", "reports": "reports"},
         "≤ 40 s, ≤ 2 GB",
     ),
     (
         "memory of a study",
-        "memory()",
+        "measure_memory()",
         1,
         {"bytes_per_trial": "B a trial", "bytes_per_report": "B a report"},
         "≤ 2 kB a trial, 16 B a report",
     ),
     (
         "SQLite, synchronous FULL, groups of 100 steps",
-        "store()",
+        "measure_store()",
         3,
         {"appended_per_s": "entries/s appended", "read_per_s": "entries/s read"},
         "≥ 20,000/s",
     ),
     (
         "resume of 10,000 trials, 100,000 reports",
-        "fold()",
+        "measure_fold()",
         3,
         {"seconds": "s", "reports": "reports"},
         "≤ 2 s",
     ),
-    ("start", "imports()", 3, {"import_s": "s import", "command_s": "s command"}, "≤ 0.15 s"),
+    (
+        "start",
+        "measure_imports()",
+        3,
+        {"import_s": "s import", "command_s": "s command"},
+        "≤ 0.15 s",
+    ),
 )
 
 
 def main() -> None:
-    """Run every case in turn, print and write."""
+    """Run every case, print and write the page."""
     started = time.perf_counter()
     rows = []
     for name, call, repeats, units, wanted in CASES:
-        found = [_apart(call) for _ in range(repeats)]
+        found = [_measure_in_process(call) for _ in range(repeats)]
         figures = {key: [each[key] for each in found] for key in units}
         rows.append({"case": name, "wanted": wanted, "figures": figures})
-        print(f"{name}: {_said(figures, units)}", file=sys.stderr)
-    known = facts(COMMAND, time.perf_counter() - started)
+        print(f"{name}: {_format_figures(figures, units)}", file=sys.stderr)
+    known = collect_facts(COMMAND, time.perf_counter() - started)
     lines = [["what", "median (least to most)", "wanted"]]
     for (name, _, _, units, wanted), row in zip(CASES, rows, strict=True):
-        lines.append([name, _said(row["figures"], units), wanted])  # type: ignore[arg-type]
-    page = f"# Paceline by itself\n\n{markdown(lines)}\n\n{provenance(known)}\n"
+        lines.append([name, _format_figures(row["figures"], units), wanted])  # type: ignore[arg-type]
+    page = f"# Paceline by itself\n\n{format_table(lines)}\n\n{format_provenance(known)}\n"
     publish("core", page, known, rows=rows)
 
 
-def _apart(call: str) -> dict[str, float]:
-    """Run one measurement in a process of its own, so that none warms or burdens another."""
+def _measure_in_process(call: str) -> dict[str, float]:
+    """Run one measurement in a separate process, so that runs do not affect each other."""
     code = f"import json; from benchmarks.run import *; print(json.dumps({call}))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True
@@ -267,10 +280,10 @@ def _apart(call: str) -> dict[str, float]:
     return found
 
 
-def _said(figures: dict[str, list[float]], units: dict[str, str]) -> str:
+def _format_figures(figures: dict[str, list[float]], units: dict[str, str]) -> str:
     return "; ".join(
-        f"{_short(median(numbers))} {units[key]}"
-        + (f" ({spread(numbers, _digits(median(numbers)))})" if len(numbers) > 1 else "")
+        f"{_format_number(median(numbers))} {units[key]}"
+        + (f" ({format_range(numbers, _digits(median(numbers)))})" if len(numbers) > 1 else "")
         for key, numbers in figures.items()
     )
 
@@ -279,7 +292,7 @@ def _digits(number: float) -> int:
     return 0 if number >= 100 else 2 if number >= 1 else 3
 
 
-def _short(number: float) -> str:
+def _format_number(number: float) -> str:
     return f"{number:,.{_digits(number)}f}"
 
 

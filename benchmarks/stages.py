@@ -1,6 +1,6 @@
-"""What sharing saves on schedules of learning rate and batch size, and the most that it could.
+"""Measure what sharing saves on schedules of learning rate and batch size, and the limit.
 
-`python -m benchmarks.stages`. Simulated; only the driver's CPU time depends on the machine.
+`python -m benchmarks.stages`. Simulated: only the driver's CPU time depends on the machine.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 import paceline as pl
-from benchmarks.page import facts, markdown, provenance, publish
-from paceline.analysis.sharing import sharing_of
+from benchmarks.page import collect_facts, format_provenance, format_table, publish
+from paceline.analysis.sharing import measure_sharing
 from paceline.api.simulation import Simulation
 from paceline.machine.state import StudyState
-from paceline.plan.settings import canonical, key, setting_at
-from paceline.testing.simulations import table
+from paceline.plan.settings import canonicalize, config_key, setting_at
+from paceline.testing.simulations import make_table
 
 if TYPE_CHECKING:
     from paceline.api.simulation import SimResult
@@ -32,12 +32,12 @@ COMMAND = "python -m benchmarks.stages"
 SLOTS = 20
 COSTS: dict[str, Any] = {"setup_s": 5.0, "save_s": 0.5, "restore_s": 1.0}
 REPEATS = 5
-# The heads of what `saved` returns.
+# The column names of `format_savings`.
 SAVED = ("saved", "limit", "above it", "end to end", "sooner")
 
 
 class Space(NamedTuple):
-    """Schedules, and how long they are trained."""
+    """Schedules, their number of epochs and their epoch time."""
 
     name: str
     words: str
@@ -46,8 +46,8 @@ class Space(NamedTuple):
     epoch_s: float
 
 
-def learning_rates() -> list[Config]:
-    """Return step decays by a start, two drops and a factor: ResNet-20's usual schedule varied."""
+def list_learning_rates() -> list[Config]:
+    """Return variants of ResNet-20's usual step decay: start, two drops, factor."""
     return [
         {"lr": pl.step_decay(start, drops=[one, two], factor=factor)}
         for start, one, two, factor in product(
@@ -56,16 +56,16 @@ def learning_rates() -> list[Config]:
     ]
 
 
-def batch_sizes() -> list[Config]:
-    """Return batch sizes that double once or twice, at one learning rate."""
+def list_batch_sizes() -> list[Config]:
+    """Return schedules whose batch size doubles once or twice, at one learning rate."""
     return [
         {"lr": 0.1, "batch": pl.step_decay(size, drops=[one, two], factor=2)}
         for size, one, two in product((64, 128), (30, 40, 50, 60, 70, 80), (100, 120, 140, 160))
     ]
 
 
-def stages() -> list[Config]:
-    """Return nine rates chosen afresh in each of three stages."""
+def list_stages() -> list[Config]:
+    """Return all schedules of one of nine rates in each of three stages."""
     rates = [0.3 / 2**n for n in range(9)]
     return [
         {"lr": pl.piecewise([(0, a), (10, b), (20, c)])} for a, b, c in product(rates, repeat=3)
@@ -73,9 +73,9 @@ def stages() -> list[Config]:
 
 
 SPACES = (
-    Space("learning rate", "start 3, drops 4 x 3, factor 3", learning_rates(), 160, 15.0),
-    Space("batch size", "start 2, doubled at 6 x 4", batch_sizes(), 200, 30.0),
-    Space("three stages", "9 rates in each of 3", stages(), 30, 15.0),
+    Space("learning rate", "start 3, drops 4 x 3, factor 3", list_learning_rates(), 160, 15.0),
+    Space("batch size", "start 2, doubled at 6 x 4", list_batch_sizes(), 200, 30.0),
+    Space("three stages", "9 rates in each of 3 stages", list_stages(), 30, 15.0),
 )
 TUNERS = {
     "grid": "fifo",
@@ -85,39 +85,39 @@ TUNERS = {
 }
 
 
-def losses(config: Config, epochs: int) -> list[float]:
-    """Return a made-up curve that depends on the settings so far and on nothing else."""
+def make_losses(config: Config, epochs: int) -> list[float]:
+    """Return a synthetic curve that depends only on the settings so far."""
     loss, found = 2.3, []
-    settled = canonical(config)
+    settled = canonicalize(config)
     for epoch in range(epochs):
         setting = setting_at(settled, epoch)
         step = setting["lr"] * 128 / setting.get("batch", 128)
-        # The larger the step the faster, and the higher the floor it cannot get under.
+        # A larger step is faster and has a higher floor.
         loss += min(1.0, 2.0 * step) * (0.15 + step - loss) * 0.2 if loss > 0.15 + step else 0.0
         found.append(round(loss + 1e-3 * math.sin(37.0 * loss), 9))
     return found
 
 
-def traced(space: Space) -> Trace:
-    """Return a space as a trace."""
-    curves = [losses(config, space.epochs) for config in space.configs]
-    return table(curves, configs=space.configs, seconds=space.epoch_s)
+def make_trace(space: Space) -> Trace:
+    """Return the trace of a space."""
+    curves = [make_losses(config, space.epochs) for config in space.configs]
+    return make_table(curves, configs=space.configs, seconds=space.epoch_s)
 
 
-def simulated(options: Simulation, trace: Trace | None = None) -> tuple[SimResult, list[Step]]:
-    """Return a study that has come to its end, and its log."""
+def simulate(options: Simulation, trace: Trace | None = None) -> tuple[SimResult, list[Step]]:
+    """Simulate a study to its end; return its result and its log."""
     log: list[Step] = []
     return options.run(trace=trace, remember=log.extend), log
 
 
-def compared(space: Space, tuner: str) -> dict[str, Any]:
+def compare(space: Space, tuner: str) -> dict[str, Any]:
     """Return slot time and end-to-end time with and without sharing, and the limit."""
-    trace = traced(space)
-    told = Simulation(source=space.name, policy=TUNERS[tuner], slots=SLOTS, seed=1, **COSTS)
-    together, log = simulated(replace(told, share=True), trace)
-    found = sharing_of(log)
-    # The same work, apart: each schedule as far as it was asked for.
-    apart, _ = simulated(replace(told, policy="fifo"), _cut(trace, log))
+    trace = make_trace(space)
+    settings = Simulation(source=space.name, policy=TUNERS[tuner], slots=SLOTS, seed=1, **COSTS)
+    together, log = simulate(replace(settings, share=True), trace)
+    found = measure_sharing(log)
+    # The same work without sharing: each schedule as far as it was requested.
+    apart, _ = simulate(replace(settings, policy="fifo"), _cut_trace(trace, log))
     return {
         "space": space.name,
         "tuner": tuner,
@@ -130,30 +130,30 @@ def compared(space: Space, tuner: str) -> dict[str, Any]:
         "hours_apart": apart.makespan_s / 3600,
         "hours_together": together.makespan_s / 3600,
         "merge_rate": found.merge_rate,
-        # What the epochs that differ take, and nothing else.
+        # Relative to the time of the distinct epochs alone.
         "above_limit": together.slot_seconds / (found.epochs_needed * space.epoch_s),
     }
 
 
-def _cut(trace: Trace, log: list[Step]) -> Trace:
-    """Return a trace with each schedule as far as a study asked for it."""
+def _cut_trace(trace: Trace, log: list[Step]) -> Trace:
+    """Return a trace with each schedule cut to the epochs that a study requested."""
     state = StudyState()
     for entry in (entry for step in log for entry in step.entries):
         state.apply(entry)
-    asked = {key(trial.config): trial.epoch for trial in state.trials}
+    asked = {config_key(trial.config): trial.epoch for trial in state.trials}
     runs = [
-        replace(run, values=run.values[: asked[key(run.config)]])
+        replace(run, values=run.values[: asked[config_key(run.config)]])
         for run in trace.runs
-        if asked.get(key(run.config))
+        if asked.get(config_key(run.config))
     ]
     return replace(
         trace, runs=[replace(run, seconds=run.seconds[: len(run.values)]) for run in runs]
     )
 
 
-def overhead(tuner: str) -> dict[str, Any]:
-    """Return what sharing costs on random search, where no two trials have anything in common."""
-    told = Simulation(
+def measure_overhead(tuner: str) -> dict[str, Any]:
+    """Return the cost of sharing on random search, where no two trials share anything."""
+    settings = Simulation(
         source="families:epochs=50,crash=0.0",
         policy=TUNERS[tuner],
         slots=SLOTS,
@@ -166,7 +166,7 @@ def overhead(tuner: str) -> dict[str, Any]:
     for _ in range(REPEATS):
         for share in (True, False):
             began = time.process_time()
-            ends[share] = replace(told, share=share).run().makespan_s
+            ends[share] = replace(settings, share=share).run().makespan_s
             spans[share].append(time.process_time() - began)
     return {
         "tuner": tuner,
@@ -178,19 +178,19 @@ def overhead(tuner: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Simulate, print and write."""
+    """Simulate all spaces, print and write the page."""
     started = time.perf_counter()
     rows = []
     for space, name in product(SPACES, TUNERS):
-        rows.append(compared(space, name))
+        rows.append(compare(space, name))
         print(rows[-1], file=sys.stderr)
-    nothing = [overhead(tuner) for tuner in ("grid", "asha")]
-    known = facts(COMMAND, time.perf_counter() - started)
-    publish("stages", _page(rows, nothing, known), known, rows=rows, overhead=nothing)
+    nothing = [measure_overhead(tuner) for tuner in ("grid", "asha")]
+    known = collect_facts(COMMAND, time.perf_counter() - started)
+    publish("stages", _make_page(rows, nothing, known), known, rows=rows, overhead=nothing)
 
 
-def saved(row: dict[str, Any]) -> list[str]:
-    """Return what sharing saved, beside what it could, and how much sooner all was done."""
+def format_savings(row: dict[str, Any]) -> list[str]:
+    """Return the savings, their limit and the end-to-end times as text."""
     return [
         f"{row['slot_h_apart'] / row['slot_h_together']:.2f}x",
         f"{row['merge_rate']:.2f}x",
@@ -200,14 +200,16 @@ def saved(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def _page(rows: list[dict[str, Any]], nothing: list[dict[str, Any]], known: dict[str, Any]) -> str:
+def _make_page(
+    rows: list[dict[str, Any]], nothing: list[dict[str, Any]], known: dict[str, Any]
+) -> str:
     lines = [["space", "tuner", "slot-hours", *SAVED]]
     lines += [
         [
             row["space"],
             row["tuner"],
             f"{row['slot_h_apart']:.1f} to {row['slot_h_together']:.1f}",
-            *saved(row),
+            *format_savings(row),
         ]
         for row in rows
     ]
@@ -226,23 +228,22 @@ def _page(rows: list[dict[str, Any]], nothing: list[dict[str, Any]], known: dict
         for s in SPACES
     )
     return (
-        f"# Stage trees\n\n{markdown(lines)}\n\n"
+        f"# Stage trees\n\n{format_table(lines)}\n\n"
         f"Simulated on {SLOTS} slots, each trial on one; a start costs {COSTS['setup_s']:g} s, a "
         f"save {COSTS['save_s']:g} s, a restore {COSTS['restore_s']:g} s. Schedules come one by "
-        "one, in an order by lot. *Limit*: how many times as many epochs the trials asked for as "
-        "there are different ones among them; *above it*: how much more slot time was held than "
-        "the different epochs take, for starts, saves, restores and what was trained twice. "
-        "Without sharing the same epochs are trained, schedule by schedule, first in first out: a "
-        "tuner that stops early would ask for others. Nobody waits at rungs there, as in a "
-        "tuner's own run, and it pays a start for each schedule, so that more may be saved than "
-        "the limit. `asha` does not drain here: it would train all. "
-        f"{spaces}. Curves are made up: only who is stopped depends on them.\n\n"
+        "one, in random order. *Limit*: all requested epochs divided by the distinct ones. *Above "
+        "it*: slot time beyond that of the distinct epochs, for starts, saves, restores and epochs "
+        "trained twice. The run without sharing trains the same epochs, schedule by schedule, "
+        "first in first out, because a tuner that stops early would request others. It pays a "
+        "start per schedule, but no schedule waits at a rung, so the saving may exceed the limit. "
+        "`asha` does not drain here, since that would train everything. "
+        f"{spaces}. Curves are synthetic; they only decide which trials are stopped.\n\n"
         "Published, on other spaces and other machines: GPU-hours 5.73x and 6.6x less, end to end "
         "4.13x sooner (stage-based tuning, 20 GPUs); 4.81x and 2.76x for one study, 6.77x and "
         "3.53x for several (Hippo). Several studies on one plan: `several.md`.\n\n"
-        f"## Where nothing is shared\n\n{markdown(costs)}\n\n"
-        f"Random search, 1,000 trials of 50 epochs; medians of {REPEATS} runs by turns.\n\n"
-        f"{provenance(known)}\n"
+        f"## Where nothing is shared\n\n{format_table(costs)}\n\n"
+        f"Random search, 1,000 trials of 50 epochs; medians of {REPEATS} alternating runs.\n\n"
+        f"{format_provenance(known)}\n"
     )
 
 

@@ -1,7 +1,7 @@
-"""How fast a log becomes durable in each store: SQLite on this disk, PostgreSQL beside it.
+"""Measure how fast each store makes a log durable: SQLite, and PostgreSQL on the same disk.
 
-`make bench-stores` starts a server of its own, takes the two in turn, and writes
-`benchmarks/results/stores.md`. Both promise the same: what was appended survives a power cut.
+`make bench-stores` starts its own server, measures both in turn, and writes
+`benchmarks/results/stores.md`. Both guarantee that appended steps survive a power cut.
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ from contextlib import closing
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks.page import ROOT, facts, markdown, provenance, publish, spread
-from benchmarks.postgres import Cluster
+from benchmarks.page import (
+    ROOT,
+    collect_facts,
+    format_provenance,
+    format_range,
+    format_table,
+    publish,
+)
+from benchmarks.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +38,7 @@ REPEATS = 3
 TRIALS, EPOCHS, SLOTS = 8, 2_000, 2
 SINGLE, GROUP = 2_000, 100
 
-# What is measured, in the words of the page, and what is wanted of it.
+# Figure: its name on the page, and its target.
 ROWS = {
     "reports": (f"reports a second, end to end ({TRIALS} trials of {EPOCHS:,})", "≥ 2,000"),
     "single": ("steps a second, appended one by one", ""),
@@ -40,10 +47,10 @@ ROWS = {
 }
 
 
-def measured(url: str) -> dict[str, float]:
-    """Return what a store at this address does a second."""
+def measure(url: str) -> dict[str, float]:
+    """Return the rates of the store at this URL."""
     with tempfile.TemporaryDirectory() as folder:
-        steps, rate = _studied(url, folder)
+        steps, rate = _run_study(url, folder)
     from paceline.store import open_store
 
     with closing(open_store(url, create=False)) as store:
@@ -65,10 +72,10 @@ def measured(url: str) -> dict[str, float]:
     }
 
 
-def _studied(url: str, folder: str) -> tuple[Sequence[Step], float]:
-    """Run trials that do nothing but report; return the log, and the reports a second.
+def _run_study(url: str, folder: str) -> tuple[Sequence[Step], float]:
+    """Run trials that only report; return the log and the reports per second.
 
-    From the first that was durable to the end: starting is measured elsewhere.
+    Counted from the first durable report: starting is measured elsewhere.
     """
     import paceline as pl
 
@@ -102,37 +109,40 @@ def _studied(url: str, folder: str) -> tuple[Sequence[Step], float]:
 
 
 def main() -> None:
-    """Measure both in turn, print and write."""
+    """Measure both in turn, print and write the page."""
     started, busy = time.perf_counter(), os.getloadavg()[0]
     found: dict[str, list[dict[str, float]]] = {"SQLite": [], "PostgreSQL": []}
-    with closing(Cluster()) as cluster, tempfile.TemporaryDirectory() as folder:
+    with closing(PostgresServer()) as cluster, tempfile.TemporaryDirectory() as folder:
         version = cluster.run("postgres", "--version").split()[2]
         for number in range(REPEATS):
             urls = {"SQLite": f"{folder}/{number}.db", "PostgreSQL": cluster.url()}
             for name, url in urls.items():
-                found[name].append(_apart(url))
+                found[name].append(_measure_in_process(url))
                 print(name, found[name][-1], file=sys.stderr)
-    known = facts(COMMAND, time.perf_counter() - started)
+    known = collect_facts(COMMAND, time.perf_counter() - started)
     lines = [["what", *found, "wanted"]]
     for key, (words, wanted) in ROWS.items():
         rates = [[each[key] for each in repeats] for repeats in found.values()]
-        lines.append([words, *(f"{median(each):,.0f} ({spread(each)})" for each in rates), wanted])
+        lines.append(
+            [words, *(f"{median(each):,.0f} ({format_range(each)})" for each in rates), wanted]
+        )
     page = (
-        f"# Stores\n\n{markdown(lines)}\n\nMedian, and least to most, of {REPEATS} runs in turn; "
-        f"both on the same disk, PostgreSQL {version} through a socket, fsync on in both. The "
+        f"# Stores\n\n{format_table(lines)}\n\n"
+        f"Median, and least to most, of {REPEATS} runs in turn; both on "
+        f"the same disk, PostgreSQL {version} through a socket, fsync on in both. The "
         f"machine's load before the run: {busy:.1f}.\n\n"
-        f"{provenance(known)}\n"
+        f"{format_provenance(known)}\n"
     )
     publish("stores", page, known, stores=found)
 
 
-def _apart(url: str) -> dict[str, float]:
-    """Measure in a process of its own, so that none warms another."""
+def _measure_in_process(url: str) -> dict[str, float]:
+    """Measure in a separate process, so that runs do not affect each other."""
     code = "import json, sys; from benchmarks.stores import *; "
     command = [sys.executable, "-c", f"{code}print(json.dumps(measured(sys.argv[1])))", url]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True)
-    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 if __name__ == "__main__":

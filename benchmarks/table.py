@@ -1,4 +1,4 @@
-"""The synthetic table on which simulators are measured: 20,000 configs of 100 epochs."""
+"""The synthetic table for measuring simulators: 20,000 configs of 100 epochs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.engines.sim.traces import VERSION, Header, Run, Trace
+from paceline.engines.sim.traces import VERSION, Trace, TraceHeader, TraceRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 CONFIGS, EPOCHS = 20_000, 100
 
 
-def numbers(configs: int = CONFIGS, epochs: int = EPOCHS) -> Numbers:
-    """Return three hyperparameters and two curves per config, always the same."""
+def make_table(configs: int = CONFIGS, epochs: int = EPOCHS) -> Numbers:
+    """Return three hyperparameters and two curves per config; deterministic."""
     rng = np.random.default_rng(20_000)
     decay, lr = 10 ** rng.uniform(-6, -2, configs), 10 ** rng.uniform(-5, -1, configs)
-    # The floor and the speed of a curve depend on how far the config is from the best one.
+    # The floor of a curve depends on the distance between its config and the best one.
     off = ((np.log10(lr) + 3) ** 2 + 0.2 * (np.log10(decay) + 4) ** 2)[:, None] / 4
     floor = 0.1 + 0.8 * off + 0.05 * rng.random((configs, 1))
     speed = 0.02 + 0.2 * rng.random((configs, 1))
@@ -29,7 +29,7 @@ def numbers(configs: int = CONFIGS, epochs: int = EPOCHS) -> Numbers:
     loss = floor + (2.3 - floor) * np.exp(-speed * np.arange(1, epochs + 1)) + noise
     seconds = rng.uniform(35, 85, (configs, 1)) * rng.uniform(0.95, 1.05, (configs, epochs))
     return {
-        # Few digits: a peer finds a row by its values, and Paceline rounds to 12.
+        # Few digits: a peer looks rows up by value, and Paceline rounds to 12 digits.
         "decay": np.array([float(f"{value:.9g}") for value in decay]),
         "lr": np.array([float(f"{value:.9g}") for value in lr]),
         "width": rng.integers(16, 1_025, configs),
@@ -38,13 +38,13 @@ def numbers(configs: int = CONFIGS, epochs: int = EPOCHS) -> Numbers:
     }
 
 
-def trace(table: Mapping[str, Any], epoch_s: float | None = None) -> Trace:
-    """Return the table as a trace, with its own epoch times or one for all."""
+def make_trace(table: Mapping[str, Any], epoch_s: float | None = None) -> Trace:
+    """Return the table as a trace, with its own epoch times or one time for all."""
     names = ("decay", "lr", "width")
     configs = zip(*(table[name].tolist() for name in names), strict=True)
     curves = zip(configs, table["loss"], table["seconds"], strict=True)
     runs = [
-        Run(
+        TraceRun(
             number,
             dict(zip(names, config, strict=True)),
             array("d", loss),
@@ -52,7 +52,7 @@ def trace(table: Mapping[str, Any], epoch_s: float | None = None) -> Trace:
         )
         for number, (config, loss, seconds) in enumerate(curves)
     ]
-    header = Header(
+    header = TraceHeader(
         paceline_trace=VERSION,
         name="table",
         metric="loss",

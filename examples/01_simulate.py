@@ -1,4 +1,4 @@
-"""Which policy finds a good config first, on how many GPUs, before any is rented?
+"""Find out which policy reaches a good config first, before you rent any GPU.
 
 Two simulated studies on a synthetic workload. Run it with `python examples/01_simulate.py`.
 """

@@ -1,8 +1,8 @@
-"""Tune a convolutional network in PyTorch on Fashion-MNIST, on GPUs where there are some.
+"""Tune a convolutional network in PyTorch on Fashion-MNIST, on GPUs if there are any.
 
-The data: `apt install dataset-fashion-mnist` on Debian and Ubuntu, or the four files ending in
-`-ubyte.gz` from https://github.com/zalandoresearch/fashion-mnist in a folder of yours. Run it with
-`python examples/03_torch_fashion_mnist.py [FOLDER]`; `--quick` takes few pictures and few trials.
+Get the data with `apt install dataset-fashion-mnist` on Debian and Ubuntu, or put the four files
+ending in `-ubyte.gz` from https://github.com/zalandoresearch/fashion-mnist into a folder. Run it
+with `python examples/03_torch_fashion_mnist.py [FOLDER]`. `--quick` uses few pictures and trials.
 """
 
 import argparse
@@ -21,7 +21,9 @@ parser.add_argument("folder", nargs="?", type=Path, default="/usr/share/datasets
 parser.add_argument("--quick", action="store_true", help="few pictures, few trials")
 given = parser.parse_args()
 if not (given.folder / "train-images-idx3-ubyte.gz").exists():
-    sys.exit(f"Fashion-MNIST is not in {given.folder}: give its folder, or get it as told above.")
+    sys.exit(
+        f"Fashion-MNIST is not in {given.folder}: give its folder, or get the data (see above)."
+    )
 
 
 def read(name, header):
@@ -29,7 +31,7 @@ def read(name, header):
         return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8, offset=header)
 
 
-# Read once: workers are forked from a process that has the function, and these with it.
+# Read once: workers are forked from a process that has loaded the function and these tensors.
 count = 2_000 if given.quick else 60_000
 pictures = read("train-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28)[:count]
 labels = read("train-labels-idx1-ubyte.gz", 8)[:count]
@@ -51,7 +53,7 @@ def train(trial):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     trial.keep(model=model, optimizer=optimizer)
     for _ in trial.epochs():
-        optimizer.param_groups[0]["lr"] = trial["lr"]  # the rate in force in this epoch
+        optimizer.param_groups[0]["lr"] = trial["lr"]  # the rate of this epoch
         model.train()
         for batch in torch.randperm(split, device=trial.device).split(64):
             optimizer.zero_grad()
@@ -68,7 +70,7 @@ EPOCHS = 3 if given.quick else 9
 result = pl.tune(
     train,
     space={
-        # Trials that begin alike train their first epochs only once, and part at the drop.
+        # Trials with the same first rate share their first epochs and branch at the drop.
         "lr": pl.piecewise(
             [(0, pl.choice([0.01, 0.03, 0.1])), (EPOCHS * 2 // 3, pl.loguniform(0.001, 0.03))]
         ),

@@ -1,4 +1,4 @@
-"""A tuner of one's own, successive halving, that uses Paceline only to train.
+"""Your own tuner, here successive halving, that uses Paceline only to train.
 
 Run it with `python examples/04_outside_tuner.py`.
 """

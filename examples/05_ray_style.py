@@ -1,7 +1,7 @@
-"""A training function in Ray's spelling: `train(config)`, `report`, `get_checkpoint`.
+"""A training function in Ray's style: `train(config)`, `report`, `get_checkpoint`.
 
-The function keeps its own count of epochs, and its checkpoints are folders. Run it with
-`python examples/05_ray_style.py`; it needs scikit-learn.
+The function counts its own epochs, and its checkpoints are folders. Run it with
+`python examples/05_ray_style.py`. It needs scikit-learn.
 """
 
 import tempfile

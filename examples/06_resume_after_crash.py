@@ -1,8 +1,8 @@
-"""Kill a study in the middle, run it again: it goes on, and nothing that was saved is lost.
+"""Kill a study in the middle and run it again: it resumes, and nothing that was saved is lost.
 
 This script starts itself as a second process that runs the study, kills that process with SIGKILL,
-the signal nobody can catch, and runs the same study to its end. Each epoch that is trained leaves a
-line in a file, so that one can count. Run it with `python examples/06_resume_after_crash.py`.
+and runs the same study to its end. Each trained epoch writes a line to a file, so that you can
+count them. Run it with `python examples/06_resume_after_crash.py`.
 """
 
 import shutil
@@ -22,7 +22,7 @@ LINES = FOLDER / "epochs.txt"
 def train(trial):
     weight = trial.keep(weight=[0.0])
     for epoch in trial.epochs():
-        time.sleep(0.03)  # so that there is a middle to be killed in
+        time.sleep(0.03)  # slow enough to be killed in the middle
         weight[0] += trial["lr"] * (1.0 - weight[0])
         with LINES.open("a") as file:
             file.write(f"trial {trial.id}, epoch {epoch}\n")
@@ -37,13 +37,13 @@ study = pl.Study(
     epochs=9,
     trials=12,
     slots="cpu:2",
-    # A study that is kept in a store, under a name, is found again by both.
+    # The name and the store let the second run find the study again.
     name="crash",
     store=f"sqlite:///{FOLDER}/paceline.db",
 )
 
 
-def trained():
+def read_trained():
     return LINES.read_text().splitlines() if LINES.exists() else []
 
 
@@ -51,13 +51,13 @@ if len(sys.argv) > 1:
     study.run()
 else:
     process = subprocess.Popen([sys.executable, __file__, str(FOLDER)])
-    while len(trained()) < 20 and process.poll() is None:
+    while len(read_trained()) < 20 and process.poll() is None:
         time.sleep(0.01)
     process.kill()
-    print(f"killed with signal {-process.wait()} after {len(trained())} epochs")
+    print(f"killed with signal {-process.wait()} after {len(read_trained())} epochs")
 
     result = study.run()
-    lines = Counter(trained())
+    lines = Counter(read_trained())
     again = sum(times - 1 for times in lines.values())
     print(f"ended: {result.why}")
     print(f"{len(result.trials)} trials, {len(lines)} epochs, of which {again} were trained twice")

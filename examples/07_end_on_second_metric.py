@@ -1,15 +1,15 @@
-"""A policy of one's own that ends the whole study on a second metric, beside one that schedules.
+"""Your own policy, which ends the whole study on a second metric, combined with ASHA.
 
-Nobody asks for the most accurate model here, but for one that is good and small enough to be used.
-As soon as a trial has one, the study is over: what HyperDrive calls global termination. Run it with
+The goal here is not the most accurate model but a good one that is small enough to be used. As soon
+as a trial has reached it, the study ends: HyperDrive calls this global termination. Run it with
 `python examples/07_end_on_second_metric.py`.
 """
 
 import math
 
 import paceline as pl
-from paceline.core.decisions import End, EndCause
-from paceline.policies.fifo import Fifo
+from paceline.parts import End, EndCause
+from paceline.policies import Fifo
 
 
 class GoodAndSmall(Fifo):
@@ -22,7 +22,7 @@ class GoodAndSmall(Fifo):
     def judge(self, trial, study):
         accuracy, size_mb = trial.metric("accuracy")[-1], trial.metric("size_mb")[-1]
         if accuracy is None or size_mb is None:
-            return ()  # they were no numbers
+            return ()  # a report without numbers
         if accuracy < self._accuracy or size_mb > self._size_mb:
             return ()
         why = f"trial {trial.id} has accuracy {accuracy:.3f} and {size_mb:g} MB"
@@ -46,7 +46,7 @@ if __name__ == "__main__":
         metric="accuracy",
         mode="max",
         epochs=27,
-        # In a module of yours it is `package.module:GoodAndSmall`.
+        # From your own module: `package.module:GoodAndSmall`.
         policy="asha+__main__:GoodAndSmall:accuracy=0.9,size_mb=2",
         trials=100,
         slots=2,

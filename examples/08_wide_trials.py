@@ -1,7 +1,7 @@
-"""One trial on several devices: PyTorch trials that hold two slots each, and small ones that share.
+"""Trials of several widths in PyTorch: one slot each, two slots each, and two trials on one slot.
 
-The training is the same at any width: the batch is divided between the processes of a trial, and
-their gradients are averaged. Needs PyTorch: `pip install 'paceline[torch]'`. Run it with
+The training is the same at any width: the processes of a trial divide each batch and average their
+gradients. It needs PyTorch: `pip install 'paceline[torch]'`. Run it with
 `python examples/08_wide_trials.py`.
 """
 
@@ -17,7 +17,7 @@ points = torch.randn(512, 16, generator=generator) + labels[:, None]
 
 
 def train(trial):
-    with pl.integrations.torch.gang(trial) as gang:  # alone where the trial has one process
+    with pl.integrations.torch.gang(trial) as gang:  # does nothing with one process
         model = nn.Sequential(
             nn.Linear(16, trial["units"]), nn.ReLU(), nn.Linear(trial["units"], 4)
         )
@@ -26,7 +26,7 @@ def train(trial):
         trial.keep(model=net, optimizer=optimizer)
         for epoch in trial.epochs():
             right, seen = 0, 0
-            # This process's rows of each batch of 64, and what they count for.
+            # This process's rows of each batch of 64, and their weight.
             for rows, weight in gang.batches(len(points), 64, epoch):
                 guesses = net(points[rows].to(gang.device))
                 truth = labels[rows].to(gang.device)

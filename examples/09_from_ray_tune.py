@@ -1,6 +1,6 @@
-"""A trainable and a search space written for Ray Tune, run here with nothing changed in them.
+"""Run a trainable and a search space that were written for Ray Tune, unchanged.
 
-Run it with `python examples/09_from_ray_tune.py`; it needs Ray Tune and scikit-learn, and no Ray
+Run it with `python examples/09_from_ray_tune.py`. It needs Ray Tune and scikit-learn, but no Ray
 cluster: trials are processes of this machine.
 """
 

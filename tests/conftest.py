@@ -1,52 +1,74 @@
-"""What every test gets: invariants checked after it, strict randomness; what some ask for."""
+"""Settings and fixtures of all tests; each test ends with a check of its machines' invariants."""
 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cli_kit import Here
+from command_line import CommandLine
 from coverage import Coverage
 from hypothesis import HealthCheck, settings
-from postgres_kit import tests_cluster
+from postgres_server import start_postgres
+from ray_clusters import ray_cluster, settled_cluster
 
-from paceline.machine.invariants import complaints
+from paceline.machine.invariants import find_violations
 from paceline.machine.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from benchmarks.postgres import Cluster
+    from benchmarks.postgres import PostgresServer
 
-    from paceline.machine.machine import Brains
+    from paceline.machine.decider import Parts
 
-# Several processes run tests beside each other: a BLAS in each that spins on every core makes small
-# fits ten times as slow.
+# Fixtures of the session: all tests on Ray share one cluster.
+__all__ = ["ray_cluster", "settled_cluster"]
+
+# Tests run in several processes at once: with a BLAS in each that spins on every core, small fits
+# would take ten times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Only who runs tests is traced, not the processes that tests start: an interrupt that meets the
-# tracer in one of them leaves its lock held for ever, and who is killed leaves half a file of data.
+# Only the processes that run tests are traced, not those that tests start: an interrupt inside the
+# tracer leaves its lock held forever, and a killed process leaves a broken data file.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
-settings.register_profile("dev", max_examples=50, deadline=None)
+# A shell starts background commands with interrupts ignored, and processes inherit that: tests that
+# interrupt a process would wait in vain.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("quick", max_examples=50, deadline=None)
 settings.register_profile(
-    "ci", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "all", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("night", max_examples=20_000, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+# `make test` uses "quick", `make test-all` uses "all".
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run grouped and slow tests first, so that none of them runs alone at the end."""
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("xdist_group") is None,
+            item.get_closest_marker("slow") is None,
+        )
+    )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Let the tracer rest where it would cost most and tell least.
+    """Pause the coverage tracer in property tests and in tests marked `unmeasured`.
 
-    It makes simulations four times as slow, and what properties reach is chance: neither counts.
+    The tracer makes simulations four times as slow, and the lines that a property test reaches
+    depend on chance.
     """
-    chance = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
     tracer = Coverage.current()
-    if tracer is None or not (chance or item.get_closest_marker("unmeasured")):
+    if tracer is None or not (is_property or item.get_closest_marker("unmeasured")):
         return (yield)
     tracer.stop()
     try:
@@ -64,20 +86,20 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Machine]]:
     made: list[Machine] = []
     begin = Machine.__init__
 
-    def remember(machine: Machine, brains: Brains) -> None:
-        begin(machine, brains)
+    def remember(machine: Machine, parts: Parts) -> None:
+        begin(machine, parts)
         made.append(machine)
 
     monkeypatch.setattr(Machine, "__init__", remember)
     yield made
     for machine in made:
         if machine.state.number:
-            assert complaints(machine.state) == []
+            assert find_violations(machine.state) == []
 
 
 @pytest.fixture
 def traces() -> Path:
-    """The folder of recorded traces; the test is skipped where there are none."""
+    """The folder of recorded traces; without it, the test is skipped."""
     if not TRACES.is_dir():
         pytest.skip(f"no recorded traces at {TRACES}: set PACELINE_TRACES to their folder")
     return TRACES
@@ -86,14 +108,14 @@ def traces() -> Path:
 @pytest.fixture
 def paceline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Here:
+) -> CommandLine:
     """The command line, in an empty folder."""
-    return Here(tmp_path, capsys, monkeypatch)
+    return CommandLine(tmp_path, capsys, monkeypatch)
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """A PostgreSQL server of the tests' own; they are skipped where there is none."""
-    cluster = tests_cluster()
-    yield cluster
-    cluster.close()
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for tests; without PostgreSQL, the test is skipped."""
+    postgres = start_postgres()
+    yield postgres
+    postgres.close()

@@ -1,1 +1,1 @@
-"""What is trained here and shipped as weights."""
+"""Training of the shipped weights, and the study behind the shipped trace."""

@@ -1,10 +1,10 @@
-"""The study that recorded `fashion_stages`: nine rates chosen afresh in each of three stages.
+"""The study that recorded the trace `fashion_stages`: nine learning rates in each of three stages.
 
     paceline run training/stages.py --store sqlite:///stages.db
     paceline export fashion_stages fashion_stages.jsonl.gz --store sqlite:///stages.db
 
-Knows the schedules; the network and its pictures are those of `paceline demo`. All 729 schedules
-are tried, and what they have in common is trained once: 819 stages, in a few minutes on two cores.
+Knows the schedules; the network and its images are those of `paceline demo`. All 729 schedules are
+tried, and shared prefixes are trained once: 819 stages, in a few minutes on two cores.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Judge curve models on recorded runs: `python -m benchmarks.curves`.
+"""Compare curve models on recorded runs: `python -m benchmarks.curves`.
 
-Prints and writes `benchmarks/results/curves.md` and `.json`. The published samplers' answers are
-read from `curves-published.json`; `--rerun-published` computes them anew, which takes hours of one
-core.
+Prints and writes `benchmarks/results/curves.md` and `.json`. The answers of the published samplers
+are read from `curves-published.json`; `--rerun-published` computes them again, which takes hours of
+one core.
 """
 
 from __future__ import annotations
@@ -13,90 +13,94 @@ import time
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.curves import far, pinned
-from benchmarks.curves.asking import ask
-from benchmarks.curves.pages import page, summaries
-from benchmarks.curves.recorded import FAMILIES, RUNS, Question, questions
+from benchmarks.curves import published_answers, run_published
+from benchmarks.curves.forecast_batch import score_batch
+from benchmarks.curves.question_set import FAMILIES, RUNS, Question, load_questions
+from benchmarks.curves.results_page import make_page, summarize_scores
 from benchmarks.curves.score import Score, score
-from benchmarks.page import facts, publish
-from paceline.api.registry import names
+from benchmarks.page import collect_facts, publish
+from paceline.api.registry import list_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The simulator's own model knows the future and is no rival.
+# The simulator's oracle knows the future and does not compete.
 NO_RIVALS = {"oracle"}
 BATCH = 100
 
 
 def read(name: str, asked: Sequence[Question]) -> list[Score]:
-    """Score a published sampler's stored answers."""
-    kept = pinned.Pinned(name)
+    """Score the stored answers of a published sampler."""
+    kept = published_answers.PublishedSampler(name)
     return [score(q, kept.forecast(q), kept.seconds(q), kept.log_density(q)) for q in asked]
 
 
 def judge(chosen: Sequence[str], asked: Sequence[Question], jobs: int) -> dict[str, list[Score]]:
-    """Return every model's scores on the same questions."""
+    """Return the scores of every model on the same questions."""
     found: dict[str, list[Score]] = {}
     for name in chosen:
-        if name in pinned.NAMES:
+        if name in published_answers.NAMES:
             found[name] = read(name, asked)
             continue
         size = max(1, min(BATCH, -(-len(asked) // jobs)))
         batches = [(name, asked[at : at + size]) for at in range(0, len(asked), size)]
         if jobs == 1:
-            answers = list(map(ask, batches))
+            answers = list(map(score_batch, batches))
         else:
             with get_context("spawn").Pool(jobs) as pool:
-                answers = pool.map(ask, batches, chunksize=1)
+                answers = pool.map(score_batch, batches, chunksize=1)
         found[name] = [one for answer in answers for one in answer]
         print(f"{name}: {len(found[name])} questions", file=sys.stderr)
     return found
 
 
 def rerun(asked: Sequence[Question], jobs: int) -> None:
-    """Compute the published samplers' answers anew and pin them."""
+    """Compute the answers of the published samplers again and store them."""
     started = time.perf_counter()
-    wanted = [pinned.ask(q, chain) for q in asked for chain in far.CHAINS]
+    wanted = [
+        published_answers.to_published_question(q, chain)
+        for q in asked
+        for chain in run_published.CHAINS
+    ]
     with get_context("spawn").Pool(jobs) as pool:
-        lines = pool.map(far.answer, wanted, chunksize=1)
+        lines = pool.map(run_published.answer_question, wanted, chunksize=1)
     command = "python -m benchmarks.curves --rerun-published"
-    pinned.write(lines, facts(command, time.perf_counter() - started))
+    published_answers.write_answers(lines, collect_facts(command, time.perf_counter() - started))
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Ask, score, print and write."""
+    """Score all models, print and write the page."""
     options = _options(given)
     started = time.perf_counter()
     families = [name for name in FAMILIES if not options.families or name in options.families]
-    asked = questions(families, options.runs)
+    asked = load_questions(families, options.runs)
     if options.rerun_published:
         rerun(asked, options.jobs)
-    for name in set(options.models) & set(pinned.NAMES):
-        kept = pinned.Pinned(name)
-        asked = [question for question in asked if kept.knows(question)]
+    for name in set(options.models) & set(published_answers.NAMES):
+        kept = published_answers.PublishedSampler(name)
+        asked = [question for question in asked if kept.has_answer(question)]
     scores = judge(options.models, asked, options.jobs)
     command = " ".join(["python -m benchmarks.curves", *(sys.argv[1:] if given is None else given)])
-    known: dict[str, Any] = facts(command, time.perf_counter() - started)
-    text = page(scores, families, known)
+    known: dict[str, Any] = collect_facts(command, time.perf_counter() - started)
+    text = make_page(scores, families, known)
     if options.dry:
         print(text)
     else:
-        publish("curves", text, known, rows=summaries(scores, families))
+        publish("curves", text, known, rows=summarize_scores(scores, families))
 
 
 def _options(given: Sequence[str] | None) -> argparse.Namespace:
-    rivals = [*pinned.NAMES] if pinned.PATH.exists() else []
-    ours = [name for name in names("curve model") if name not in NO_RIVALS]
+    rivals = [*published_answers.NAMES] if published_answers.PATH.exists() else []
+    ours = [name for name in list_parts("curve model") if name not in NO_RIVALS]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.curves", description=__doc__)
     parser.add_argument(
         "--models",
         type=lambda text: text.split(","),
         default=[*rivals, "power-law", *ours],
-        help="names, separated by commas",
+        help="names, comma-separated",
     )
     parser.add_argument("--families", type=lambda text: text.split(","), default=[])
-    parser.add_argument("--runs", type=int, default=RUNS, help="runs a family")
+    parser.add_argument("--runs", type=int, default=RUNS, help="runs per family")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--rerun-published", action="store_true")
     parser.add_argument("--dry", action="store_true", help="write no files")

@@ -1,9 +1,9 @@
-"""Whether the ensemble's short chains say what long ones say: run this module.
+"""Compare the ensemble's short chains with long ones: `python -m benchmarks.curves.reference`.
 
-On 50 recorded curves, predictive mean and standard deviation of the last epoch are compared with
-those of a chain twenty times as long, whose burn-in alone is longer than the whole short chain.
-Prints and writes `benchmarks/results/curves-ensemble.md` and `.json`; with `--others`, on 50 curves
-that no setting was chosen by, `curves-ensemble-others.md`.
+On 50 recorded curves, compares predictive mean and standard deviation of the last epoch with those
+of a chain twenty times as long, whose burn-in alone is longer than the short chain. Prints and
+writes `benchmarks/results/curves-ensemble.md` and `.json`; with `--others`, on 50 curves that were
+not used to choose any setting, `curves-ensemble-others.md`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from multiprocessing import get_context
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.curves.recorded import FAMILIES, HELD_OUT, questions
-from benchmarks.curves.score import history
-from benchmarks.page import facts, markdown, provenance, publish
+from benchmarks.curves.question_set import FAMILIES, HELD_OUT, load_questions
+from benchmarks.curves.score import make_history
+from benchmarks.page import collect_facts, format_provenance, format_table, publish
 from paceline.curves.ensemble.model import STEPS, Ensemble
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.curves.recorded import Question
+    from benchmarks.curves.question_set import Question
 
 LONGER = 20
-# What 700 steps of the published sampler take on one core, walker by walker.
+# Time of 700 steps of the published sampler on one core, walker by walker.
 PUBLISHED_S = 13.0
 
 
 def compare(question: Question) -> dict[str, Any]:
-    """Return how far the short chain is from the long one, and what both cost."""
-    asked = history(question)
+    """Return the difference between the short and the long chain, and the time of both."""
+    asked = make_history(question)
     started = time.process_time()
     short = Ensemble().fit(asked)
     middle = time.process_time()
@@ -58,37 +58,39 @@ def compare(question: Question) -> dict[str, Any]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Compare, print and write."""
+    """Compare all curves, print and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.curves.reference")
     parser.add_argument("--curves", type=int, default=50)
-    parser.add_argument("--others", action="store_true", help="as many curves after those instead")
+    parser.add_argument("--others", action="store_true", help="the next 50 curves instead")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args(given)
     started = time.perf_counter()
     shown = [family for family in FAMILIES if family not in HELD_OUT]
     first = options.curves if options.others else 0
-    asked = _spread(questions(shown))[first : first + options.curves]
+    asked = _select_curves(load_questions(shown))[first : first + options.curves]
     rows = []
     with get_context("spawn").Pool(options.jobs) as pool:
         for row in pool.imap(compare, asked):
             rows.append(row)
             print(json.dumps(row), file=sys.stderr)
     command = "python -m benchmarks.curves.reference" + " --others" * options.others
-    known = facts(command, time.perf_counter() - started)
-    publish("curves-ensemble" + "-others" * options.others, page(rows, known), known, rows=rows)
+    known = collect_facts(command, time.perf_counter() - started)
+    publish(
+        "curves-ensemble" + "-others" * options.others, make_page(rows, known), known, rows=rows
+    )
 
 
-def _spread(asked: Sequence[Question]) -> list[Question]:
-    """Return curves of different runs, with all families and cuts in turn."""
+def _select_curves(asked: Sequence[Question]) -> list[Question]:
+    """Return curves of different runs, alternating between families and cuts."""
     runs: dict[tuple[str, int], list[Question]] = {}
     for question in asked:
         runs.setdefault((question.trace, question.run), []).append(question)
-    # Families take turns; so do the cuts of their runs.
+    # Alternate families, and the cuts of their runs.
     return [cuts[(at // 8) % len(cuts)] for at, cuts in enumerate(runs.values())]
 
 
-def page(rows: Sequence[dict[str, Any]], known: dict[str, Any]) -> str:
-    """Return the table."""
+def make_page(rows: Sequence[dict[str, Any]], known: dict[str, Any]) -> str:
+    """Return the page."""
 
     def within(limit: float) -> str:
         good = [row for row in rows if row["mean_off"] <= limit and row["sd_off"] <= limit]
@@ -99,9 +101,9 @@ def page(rows: Sequence[dict[str, Any]], known: dict[str, Any]) -> str:
         ["what", "found", "wanted"],
         ["mean and sd within 10 % of the long chain", within(0.1), "90 %"],
         ["mean and sd within 5 %", within(0.05), ""],
-        ["seconds a curve, median", f"{seconds:.2f}", f"≤ {PUBLISHED_S / 20:.2f}"],
-        ["seconds a curve, mean", f"{sum(row['seconds'] for row in rows) / len(rows):.2f}", ""],
-        ["seconds a curve, most", f"{max(row['seconds'] for row in rows):.2f}", ""],
+        ["seconds per curve, median", f"{seconds:.2f}", f"≤ {PUBLISHED_S / 20:.2f}"],
+        ["seconds per curve, mean", f"{sum(row['seconds'] for row in rows) / len(rows):.2f}", ""],
+        ["seconds per curve, most", f"{max(row['seconds'] for row in rows):.2f}", ""],
         ["times faster than 13 s, median", f"{PUBLISHED_S / seconds:.0f}", "≥ 20"],
         ["R-hat, median", f"{median(row['r_hat'] for row in rows):.3f}", ""],
         ["R-hat, most", f"{max(row['r_hat'] for row in rows):.3f}", ""],
@@ -114,7 +116,7 @@ def page(rows: Sequence[dict[str, Any]], known: dict[str, Any]) -> str:
         "The mean's error is in units of the long chain's standard deviation. Seconds are of one "
         "core. No held-out family is among the curves."
     )
-    return f"{title}\n\n{note}\n\n{markdown(lines)}\n\n{provenance(known)}\n"
+    return f"{title}\n\n{note}\n\n{format_table(lines)}\n\n{format_provenance(known)}\n"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What a forecast of a recorded run is worth: the same rules for every model.
+"""Score forecasts of recorded runs, by the same rules for every model.
 
-Losses are settled to the trace's range and divided by its unit, so that only differences between
-models mean anything. Every row is blurred by a hundredth of the unit, about what an evaluation is
-worth, so that no point mass scores infinitely well. A model without an answer is scored as `last`.
+Losses are clipped to the trace's range and divided by its unit, so only differences between models
+are meaningful. Every forecast is blurred by a hundredth of the unit, about the noise of an
+evaluation, so no point mass scores infinitely well. A model without an answer is scored as `last`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,16 @@ import math
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
-from paceline.core.forecast_quantiles import (
-    auc,
-    blurred,
-    clipped,
-    covered,
-    crps,
-    density,
-    log_score,
-)
+from benchmarks.curves.scoring import auc, clip, crps, log_score
+from paceline.core.forecast_quantiles import blur, compute_chance, compute_density, is_covered
 from paceline.core.ports import History, Other
-from paceline.core.values import chance_of
 from paceline.curves.last_value import Last
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from benchmarks.curves.recorded import Question
-    from paceline.core.values import Forecast
+    from benchmarks.curves.question_set import Question
+    from paceline.core.forecast_quantiles import Forecast
 
 # The blur, as a share of the trace's unit.
 BLUR = 0.01
@@ -40,7 +32,7 @@ class Score(NamedTuple):
     family: str
     cut: float
     log: float
-    # From the model's own density where it has one beside its quantiles.
+    # From the model's own density, if it has one besides its quantiles.
     log_own: float | None
     crps: float
     in80: bool
@@ -64,8 +56,8 @@ class Summary(NamedTuple):
     ms: float
 
 
-def history(question: Question) -> History:
-    """Return what a curve model is shown."""
+def make_history(question: Question) -> History:
+    """Return the input of a curve model."""
     others = [Other(losses, {}) for losses in question.others]
     return History(question.losses, (question.epochs,), question.epochs, {}, others=others)
 
@@ -75,11 +67,11 @@ def score(
 ) -> Score:
     """Score one answer; `own` is the model's own log density at the final loss."""
     scale = question.scale
-    given = forecast or Last().forecast([history(question)])[0]
+    given = forecast or Last().forecast([make_history(question)])[0]
     if given is None:
-        raise ValueError(f"{question.key}: not even the last value is an answer")
-    row = blurred(clipped(given.quantiles[-1], scale.low, scale.high), BLUR * scale.unit)
-    found = log_score(density(row, question.final), scale.low, scale.high)
+        raise ValueError(f"{question.key}: the baseline `last` has no answer")
+    row = blur(clip(given.quantiles[-1], scale.low, scale.high), BLUR * scale.unit)
+    found = log_score(compute_density(row, question.final), scale.low, scale.high)
     if own is not None:
         own = log_score(math.exp(own), scale.low, scale.high) + math.log(scale.unit)
     return Score(
@@ -88,17 +80,17 @@ def score(
         log=found + math.log(scale.unit),
         log_own=own,
         crps=crps(row, question.final) / scale.unit,
-        in80=covered(row, question.final, 0.8),
-        in95=covered(row, question.final, 0.95),
-        chance=chance_of(row, question.incumbent),
+        in80=is_covered(row, question.final, 0.8),
+        in95=is_covered(row, question.final, 0.95),
+        chance=compute_chance(row, question.incumbent),
         beats=question.final < question.incumbent,
         answered=forecast is not None,
         seconds=seconds,
     )
 
 
-def summary(scores: Iterable[Score]) -> Summary:
-    """Return the means of some scores; of two log scores the better."""
+def summarize(scores: Iterable[Score]) -> Summary:
+    """Return the means of some scores; of two log scores, the better one."""
     kept = list(scores)
     logs = mean(one.log for one in kept)
     if any(one.log_own is not None for one in kept):
@@ -115,8 +107,8 @@ def summary(scores: Iterable[Score]) -> Summary:
     )
 
 
-def overall(parts: Sequence[Summary]) -> Summary:
-    """Return the mean over families, each of which counts the same."""
+def average_families(parts: Sequence[Summary]) -> Summary:
+    """Return the mean over families, equally weighted."""
     known = [part.auc for part in parts if part.auc is not None]
     return Summary(
         questions=sum(part.questions for part in parts),

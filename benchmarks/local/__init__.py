@@ -1,1 +1,1 @@
-"""The same work for Paceline's local engine and for its peers, one module for each of them."""
+"""The same workload for Paceline's local engine and its peers, one module each."""

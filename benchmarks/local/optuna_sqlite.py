@@ -1,4 +1,4 @@
-"""Optuna with SQLite at the common work, in its own environment.
+"""The common workload with Optuna and SQLite, in its own environment.
 
 Trials are threads of the driver (`n_jobs`). It has no checkpoints and cannot pause a trial.
 """
@@ -13,71 +13,79 @@ from typing import Any
 
 import optuna
 
-from benchmarks.local.work import SLOTS, Marks, Memory, Order, loss_of, serve, since_begun
+from benchmarks.local.workload import (
+    SLOTS,
+    MemoryGrowth,
+    TaskSpec,
+    TrialEventLog,
+    compute_loss,
+    seconds_since_start,
+    serve,
+)
 
 
-def startup(order: Order) -> dict[str, Any]:
-    """Run one trial; return when its report was stored."""
+def startup(task: TaskSpec) -> dict[str, Any]:
+    """Run one trial; return the time until its report was stored."""
     seen = []
 
     def objective(trial: Any) -> float:  # noqa: ANN401
-        loss = loss_of(trial.suggest_float("x", 1.0, 2.0), 1)
+        loss = compute_loss(trial.suggest_float("x", 1.0, 2.0), 1)
         trial.report(loss, 1)
         seen.append(time.monotonic())
         return loss
 
-    _study(order).optimize(objective, n_trials=1)
-    return {"seconds": seen[0] - order.started}
+    _study(task).optimize(objective, n_trials=1)
+    return {"seconds": seen[0] - task.started}
 
 
-def reports(order: Order) -> dict[str, Any]:
-    """Let a few trials report over and over."""
-    _run(order)
-    took = since_begun(order.folder, time.monotonic())
-    return {"per_s": order.trials * order.epochs / took}
+def reports(task: TaskSpec) -> dict[str, Any]:
+    """Run a few trials with many reports."""
+    _run(task)
+    took = seconds_since_start(task.folder, time.monotonic())
+    return {"per_s": task.trials * task.epochs / took}
 
 
-def trials(order: Order) -> dict[str, Any]:
-    """Let many trials report once."""
-    memory = Memory(order.trials)
+def trials(task: TaskSpec) -> dict[str, Any]:
+    """Run many trials with one report each."""
+    memory = MemoryGrowth(task.trials)
     done = 0
 
     def finished(*_: object) -> None:
         nonlocal done
         done += 1
-        memory.finished(done)
+        memory.update(done)
 
-    _run(order, callbacks=[finished])
-    took = since_begun(order.folder, time.monotonic())
-    return {"per_s": order.trials / took, "bytes_per_trial": memory.per_trial()}
+    _run(task, callbacks=[finished])
+    took = seconds_since_start(task.folder, time.monotonic())
+    return {"per_s": task.trials / took, "bytes_per_trial": memory.bytes_per_trial()}
 
 
-def deadline(order: Order) -> dict[str, Any]:
+def deadline(task: TaskSpec) -> dict[str, Any]:
     """Run slow trials against a timeout."""
     began = time.monotonic()
-    _run(order, timeout=order.deadline_s)
+    _run(task, timeout=task.deadline_s)
     return {"seconds": time.monotonic() - began, "checkpoint": None}
 
 
-def _run(order: Order, **more: Any) -> None:  # noqa: ANN401
-    marks = Marks(order.folder)
+def _run(task: TaskSpec, **more: Any) -> None:  # noqa: ANN401
+    events = TrialEventLog(task.folder)
 
     def objective(trial: Any) -> float:  # noqa: ANN401
         x = trial.suggest_float("x", 1.0, 2.0)
-        marks.begun(trial.number, 0)
-        for epoch in range(order.epochs):
-            if order.epoch_s:
-                time.sleep(order.epoch_s)
-            loss = loss_of(x, epoch + 1)
+        events.log_start(trial.number, 0)
+        for epoch in range(task.epochs):
+            if task.epoch_s:
+                time.sleep(task.epoch_s)
+            loss = compute_loss(x, epoch + 1)
             trial.report(loss, epoch + 1)
         return loss
 
-    _study(order).optimize(objective, n_trials=order.trials, n_jobs=SLOTS, **more)
+    _study(task).optimize(objective, n_trials=task.trials, n_jobs=SLOTS, **more)
 
 
-def _study(order: Order) -> Any:  # noqa: ANN401
+def _study(task: TaskSpec) -> Any:  # noqa: ANN401
     return optuna.create_study(
-        storage=f"sqlite:///{order.folder}/study.db",
+        storage=f"sqlite:///{task.folder}/study.db",
         sampler=optuna.samplers.RandomSampler(seed=0),
         pruner=optuna.pruners.NopPruner(),
     )

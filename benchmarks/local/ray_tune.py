@@ -1,7 +1,7 @@
-"""Ray Tune at the common work, in its own environment, with or without `reuse_actors`.
+"""The common workload with Ray Tune, in its own environment, with or without `reuse_actors`.
 
-Results are kept as it keeps them by default, less what is only for reading along: of its three
-loggers the JSON one alone, nothing printed, no dashboard.
+Results are stored as by default, but only by the JSON logger; nothing is printed, and there is no
+dashboard.
 """
 
 # mypy: disable-error-code="import-not-found, import-untyped, misc, no-untyped-call"
@@ -14,17 +14,17 @@ import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.local.work import (
+from benchmarks.local.workload import (
     METRIC,
     SLOTS,
-    Count,
-    Marks,
-    Order,
-    counted,
-    handovers,
-    kept_to,
+    ResultCounter,
+    TaskSpec,
+    TrialEventLog,
+    check_deadline,
+    compute_loss,
     load,
-    loss_of,
+    make_tasks,
+    measure_handovers,
     save,
     serve,
 )
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Counted(Count, tune.Callback):
-    """Counts what it is told."""
+class CountingCallback(ResultCounter, tune.Callback):
+    """Counts results and finished trials."""
 
 
-class Turns(FIFOScheduler):
-    """Pauses every trial at each report, and resumes the one that has waited longest."""
+class RoundRobin(FIFOScheduler):
+    """Pauses every trial at each report; resumes the trial that was paused first."""
 
     def __init__(self, epochs: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Turns(FIFOScheduler):
         for trial in trials.values():
             if trial.status == trial.PENDING:
                 return trial
-        # It may be asked several times before a choice becomes true.
+        # Tune may ask several times before it follows a choice.
         self._waiting = [
             name for name in self._waiting if trials[name].status in ("PAUSED", "RUNNING")
         ]
@@ -71,39 +71,39 @@ class Turns(FIFOScheduler):
         return trials[paused[0]] if paused else None
 
 
-def pauses(order: Order) -> dict[str, Any]:
-    """Let trials take turns on a single slot, which is all cores that Ray knows of."""
-    run(order, cores=SLOTS, scheduler=Turns(order.epochs))
-    return {"handovers_s": handovers(Marks(order.folder).read(), order.epochs)}
+def pauses(task: TaskSpec) -> dict[str, Any]:
+    """Let trials take turns on one slot, which holds all cores that Ray knows."""
+    run(task, cores=SLOTS, scheduler=RoundRobin(task.epochs))
+    return {"handovers_s": measure_handovers(TrialEventLog(task.folder).read(), task.epochs)}
 
 
-def deadline(order: Order) -> dict[str, Any]:
+def deadline(task: TaskSpec) -> dict[str, Any]:
     """Run slow trials against a time budget."""
     began = time.monotonic()
-    _, results = run(order, time_budget_s=order.deadline_s)
+    _, results = run(task, time_budget_s=task.deadline_s)
     ended = time.monotonic()
     try:
         checkpoint = results.get_best_result(METRIC, "min").checkpoint
     except RuntimeError:  # no trial has a result
         checkpoint = None
     kept = None if checkpoint is None else load(checkpoint.path)
-    return kept_to(order, (began, ended), kept)
+    return check_deadline(task, (began, ended), kept)
 
 
-def run(order: Order, cores: int = 1, **more: Any) -> tuple[Counted, Any]:  # noqa: ANN401
-    """Run the trials of an order, on the cluster that is there or on a new one."""
+def run(task: TaskSpec, cores: int = 1, **more: Any) -> tuple[CountingCallback, Any]:  # noqa: ANN401
+    """Run the trials of a task, on the running cluster or on a new one."""
     if not ray.is_initialized():
         ray.init(num_cpus=SLOTS, include_dashboard=False, log_to_driver=False)
-    count = Counted(order.trials)
+    count = CountingCallback(task.trials)
     tuner = tune.Tuner(
-        tune.with_resources(_train(order), {"cpu": cores}),
+        tune.with_resources(_train(task), {"cpu": cores}),
         param_space={"x": tune.uniform(1.0, 2.0)},
         tune_config=tune.TuneConfig(
-            metric=METRIC, mode="min", num_samples=order.trials, reuse_actors=order.reuse, **more
+            metric=METRIC, mode="min", num_samples=task.trials, reuse_actors=task.reuse, **more
         ),
         run_config=tune.RunConfig(
-            name=order.task,
-            storage_path=order.folder,
+            name=task.task,
+            storage_path=task.folder,
             verbose=0,
             callbacks=[count, JsonLoggerCallback()],
         ),
@@ -111,24 +111,24 @@ def run(order: Order, cores: int = 1, **more: Any) -> tuple[Counted, Any]:  # no
     return count, tuner.fit()
 
 
-def _train(order: Order) -> Callable[[dict[str, Any]], None]:
+def _train(task: TaskSpec) -> Callable[[dict[str, Any]], None]:
     def train(config: dict[str, Any]) -> None:
-        marks = Marks(order.folder)
+        events = TrialEventLog(task.folder)
         start, checkpoint = 0, tune.get_checkpoint()
         if checkpoint is not None:
             with checkpoint.as_directory() as folder:
                 start = (load(folder) or {})["epoch"]
         name = tune.get_context().get_trial_id()
-        marks.begun(name, start)
-        for epoch in range(start + 1, order.epochs + 1):
-            loss = loss_of(config["x"], epoch)
-            if not order.epoch_s:
+        events.log_start(name, start)
+        for epoch in range(start + 1, task.epochs + 1):
+            loss = compute_loss(config["x"], epoch)
+            if not task.epoch_s:
                 tune.report({METRIC: loss, "epoch": epoch})
                 continue
-            time.sleep(order.epoch_s)
+            time.sleep(task.epoch_s)
             with tempfile.TemporaryDirectory() as folder:
                 save(folder, epoch, loss)
-                marks.reported(name, epoch, loss)
+                events.log_report(name, epoch, loss)
                 tune.report(
                     {METRIC: loss, "epoch": epoch},
                     checkpoint=tune.Checkpoint.from_directory(folder),
@@ -137,7 +137,7 @@ def _train(order: Order) -> Callable[[dict[str, Any]], None]:
     return train
 
 
-TASKS = {**counted(run), "pauses": pauses, "deadline": deadline}
+TASKS = {**make_tasks(run), "pauses": pauses, "deadline": deadline}
 
 if __name__ == "__main__":
     serve(TASKS, {name: version(name) for name in ("ray", "pyarrow")})

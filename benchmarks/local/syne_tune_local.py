@@ -1,7 +1,7 @@
-"""Syne Tune's local backend at the common work, in its own environment.
+"""The common workload with Syne Tune's local backend, in its own environment.
 
-A trial is a process of its own, `syne_tune_trial.py`, and its reports are lines of its output that
-the driver looks for again and again. How often is the user's choice: here often.
+A trial is a process, `syne_tune_trial.py`; the driver polls its output for reports. The user
+chooses the interval: here it is short.
 """
 
 # mypy: disable-error-code="import-not-found, import-untyped, misc, no-any-return"
@@ -23,29 +23,29 @@ from syne_tune.optimizer.scheduler import SchedulerDecision, TrialScheduler, Tri
 from syne_tune.results_callback import StoreResultsCallback
 from syne_tune.tuner_callback import TunerCallback
 
-from benchmarks.local.work import (
+from benchmarks.local.workload import (
     METRIC,
     SLOTS,
-    Count,
-    Marks,
-    Order,
-    counted,
-    handovers,
-    kept_to,
+    ResultCounter,
+    TaskSpec,
+    TrialEventLog,
+    check_deadline,
     load,
+    make_tasks,
+    measure_handovers,
     serve,
 )
 
-# Between two looks for results; its default is 5 s.
+# Polling interval; the default is 5 s.
 LOOK_S = 0.02
 
 
-class Counted(Count, TunerCallback):
-    """Counts what it is told."""
+class CountingCallback(ResultCounter, TunerCallback):
+    """Counts results and finished trials."""
 
 
-class Turns(TrialScheduler):
-    """Pauses every trial at each report, and resumes the one that has waited longest."""
+class RoundRobin(TrialScheduler):
+    """Pauses every trial at each report; resumes the trial that was paused first."""
 
     def __init__(self, space: dict[str, Any], trials: int, epochs: int) -> None:
         super().__init__(random_seed=0)
@@ -77,47 +77,47 @@ class Turns(TrialScheduler):
         return "min"
 
 
-def pauses(order: Order) -> dict[str, Any]:
-    """Let trials take turns on a single slot."""
-    _run(order, slots=1, scheduler=Turns(_space(order), order.trials, order.epochs))
-    return {"handovers_s": handovers(Marks(order.folder).read(), order.epochs)}
+def pauses(task: TaskSpec) -> dict[str, Any]:
+    """Let trials take turns on one slot."""
+    _run(task, slots=1, scheduler=RoundRobin(_space(task), task.trials, task.epochs))
+    return {"handovers_s": measure_handovers(TrialEventLog(task.folder).read(), task.epochs)}
 
 
-def deadline(order: Order) -> dict[str, Any]:
+def deadline(task: TaskSpec) -> dict[str, Any]:
     """Run slow trials against a wall-clock limit."""
     began = time.monotonic()
-    count, tuner = _run(order)
+    count, tuner = _run(task)
     ended = time.monotonic()
     kept = None
-    if count.first is not None:  # else it has no best config, and fails when asked
+    if count.first is not None:  # without a result it has no best config, and asking for it fails
         number, _ = tuner.best_config()
         kept = load(tuner.trial_backend.checkpoint_trial_path(number))
-    return kept_to(order, (began, ended), kept)
+    return check_deadline(task, (began, ended), kept)
 
 
-def _space(order: Order) -> dict[str, Any]:
+def _space(task: TaskSpec) -> dict[str, Any]:
     return {
         "x": uniform(1.0, 2.0),
-        "epochs": order.epochs,
-        "epoch_s": order.epoch_s,
-        "folder": order.folder,
-        "stubborn": int(order.stubborn),
+        "epochs": task.epochs,
+        "epoch_s": task.epoch_s,
+        "folder": task.folder,
+        "stubborn": int(task.stubborn),
     }
 
 
-def _run(order: Order, slots: int = SLOTS, scheduler: Any = None) -> tuple[Counted, Any]:  # noqa: ANN401
-    # It makes itself a folder of each study's name in here.
-    os.environ["SYNETUNE_FOLDER"] = order.folder
-    random = RandomSearch(_space(order), metrics=[METRIC], do_minimize=True, random_seed=0)
-    count = Counted(order.trials)
+def _run(task: TaskSpec, slots: int = SLOTS, scheduler: Any = None) -> tuple[CountingCallback, Any]:  # noqa: ANN401
+    # It creates a folder named after the study in here.
+    os.environ["SYNETUNE_FOLDER"] = task.folder
+    random = RandomSearch(_space(task), metrics=[METRIC], do_minimize=True, random_seed=0)
+    count = CountingCallback(task.trials)
     tuner = Tuner(
-        # It looks for GPUs otherwise, by way of a file where it stands.
+        # Otherwise it looks for GPUs, through a file in the current folder.
         trial_backend=LocalBackend(
             str(Path(__file__).with_name("syne_tune_trial.py")), rotate_gpus=False
         ),
         scheduler=scheduler or random,
         stop_criterion=StoppingCriterion(
-            max_wallclock_time=order.deadline_s or None, max_num_trials_finished=order.trials
+            max_wallclock_time=task.deadline_s or None, max_num_trials_finished=task.trials
         ),
         n_workers=slots,
         sleep_time=LOOK_S,
@@ -127,7 +127,7 @@ def _run(order: Order, slots: int = SLOTS, scheduler: Any = None) -> tuple[Count
     return count, tuner
 
 
-TASKS = {**counted(_run), "pauses": pauses, "deadline": deadline}
+TASKS = {**make_tasks(_run), "pauses": pauses, "deadline": deadline}
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)

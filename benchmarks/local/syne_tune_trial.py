@@ -1,4 +1,4 @@
-"""What Syne Tune's local backend starts for each trial."""
+"""The trial program that Syne Tune's local backend starts."""
 
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 
@@ -11,11 +11,11 @@ import time
 
 from syne_tune import Reporter
 
-from benchmarks.local.work import METRIC, Marks, load, loss_of, save
+from benchmarks.local.workload import METRIC, TrialEventLog, compute_loss, load, save
 
 
 def main() -> None:
-    """Train one config, from its checkpoint where it has one."""
+    """Train one config, from its checkpoint if there is one."""
     parser = argparse.ArgumentParser()
     for name, kind in (("x", float), ("epochs", int), ("epoch_s", float), ("stubborn", int)):
         parser.add_argument(f"--{name}", type=kind)
@@ -24,16 +24,16 @@ def main() -> None:
     options, _ = parser.parse_known_args()
     if options.stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    report, marks = Reporter(), Marks(options.folder)
+    report, events = Reporter(), TrialEventLog(options.folder)
     name = os.path.basename(os.path.dirname(options.st_checkpoint_dir))
     start = (load(options.st_checkpoint_dir) or {"epoch": 0})["epoch"]
-    marks.begun(name, start)
+    events.log_start(name, start)
     for epoch in range(start + 1, options.epochs + 1):
-        loss = loss_of(options.x, epoch)
+        loss = compute_loss(options.x, epoch)
         if options.epoch_s:
             time.sleep(options.epoch_s)
             save(options.st_checkpoint_dir, epoch, loss)
-            marks.reported(name, epoch, loss)
+            events.log_report(name, epoch, loss)
         report(**{METRIC: loss, "epoch": epoch})
 
 

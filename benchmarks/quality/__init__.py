@@ -1,1 +1,1 @@
-"""How good the decisions are: policies on recorded traces, simulated."""
+"""Quality of decisions: policies simulated on recorded traces."""

@@ -1,6 +1,6 @@
-"""How good the decisions are, on recorded traces: `python -m benchmarks.quality [PART …]`.
+"""Measure the quality of decisions on recorded traces: `python -m benchmarks.quality [PART …]`.
 
-Prints and writes `benchmarks/results/quality-PART.md` and `.json` for each part, or for all.
+Prints and writes `benchmarks/results/quality-PART.md` and `.json` for each part; all by default.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.page import facts, provenance, publish
+from benchmarks.page import collect_facts, format_provenance, publish
 from benchmarks.quality import anchors, deadlines, pop, traces
 from benchmarks.quality.runs import TRACES
 
@@ -27,7 +27,7 @@ PARTS: dict[str, ModuleType] = {
 
 
 def main() -> None:
-    """Run, print and write what is asked for."""
+    """Run the requested parts; print and write their pages."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}: all")
     parser.add_argument("--allocators", default="fixed", help="for hypersched: fixed,uniform")
@@ -37,9 +37,9 @@ def main() -> None:
     options = parser.parse_args()
     unknown = set(options.parts) - set(PARTS)
     if unknown:
-        parser.error(f"there is no part {', '.join(sorted(unknown))}: give {', '.join(PARTS)}")
+        parser.error(f"unknown part {', '.join(sorted(unknown))}: use {', '.join(PARTS)}")
     if not TRACES.is_dir():
-        sys.exit(f"no recorded traces at {TRACES}: skipped. PACELINE_TRACES says where they are.")
+        sys.exit(f"no recorded traces at {TRACES}: skipped. Set PACELINE_TRACES to their folder.")
     for name in options.parts or PARTS:
         started = time.perf_counter()
         asked: dict[str, Any] = {}
@@ -53,9 +53,9 @@ def main() -> None:
             words += ["--slots", options.slots, "--orders", str(options.orders)]
         part = PARTS[name]
         found = part.run(**asked)
-        known = facts(" ".join(words), time.perf_counter() - started)
-        page = f"{part.page(found)}\n\n{provenance(known)}\n"
-        publish(f"quality-{name}", page, known, found=part.plain(found))
+        known = collect_facts(" ".join(words), time.perf_counter() - started)
+        page = f"{part.make_page(found)}\n\n{format_provenance(known)}\n"
+        publish(f"quality-{name}", page, known, found=part.to_json(found))
 
 
 if __name__ == "__main__":

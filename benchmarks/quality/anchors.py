@@ -1,8 +1,8 @@
-"""Published rules against a second implementation of them: median times to target, row by row.
+"""Compare our policies with a second implementation of the same rules: median times to target.
 
 Knows the anchors (`anchors.json`: figures of a reference implementation that shares no code with
-this one) and which of our policies each stands for. Orders are shuffled differently there, so that
-a ratio carries the chance of the draw of orders; more orders of ours tell how much that is.
+this one) and our policy for each. The reference shuffles orders differently, so a ratio contains
+the randomness of the orders; more orders of ours show how large that is.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.page import markdown
-from benchmarks.quality.runs import makespans, median, pasts, sign_of, source_of
+from benchmarks.page import format_table
+from benchmarks.quality.runs import find_source, loss_sign, measure_makespans, median, simulate_runs
 from paceline.api.simulation import Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ORDERS = 100
-# A ratio further from 1 than this is looked at again, with so many further orders.
+# A ratio further from 1 than NEAR is checked again with FURTHER more orders.
 NEAR, FURTHER = 0.15, 400
-# Medians drawn, and the share of them as far out as the anchor's from which it counts as chance.
+# Number of medians drawn, and the smallest share of them at least as extreme as the anchor's that
+# counts as chance.
 _DRAWS, _CHANCE = 4000, 0.05
 
 POLICIES = {
@@ -46,7 +47,7 @@ POLICIES = {
 
 
 class Anchor(NamedTuple):
-    """A trace, a target and a number of slots, with what the reference found there."""
+    """A trace, a target and a number of slots, with the figures of the reference."""
 
     trace: str
     target: float
@@ -57,14 +58,14 @@ class Anchor(NamedTuple):
     never: dict[str, int]
 
 
-def anchors() -> list[Anchor]:
+def load_anchors() -> list[Anchor]:
     """Return all rows of the reference."""
     body = json.loads(Path(__file__).with_name("anchors.json").read_text(encoding="utf-8"))
     return [Anchor(**row) for row in body["rows"]]
 
 
-class Found(NamedTuple):
-    """One policy at one anchor, beside the reference."""
+class AnchorResult(NamedTuple):
+    """One policy at one anchor."""
 
     anchor: Anchor
     policy: str
@@ -77,61 +78,65 @@ class Found(NamedTuple):
         return sum(time >= self.limit_s for time in self.times)
 
     @property
-    def theirs(self) -> float:
+    def anchor_time(self) -> float:
         """The reference's median time to target."""
         return self.anchor.median_s[self.policy]
 
     @property
     def ratio(self) -> float:
-        """Our median through theirs."""
-        return median(self.times) / self.theirs
+        """Our median divided by the reference's."""
+        return median(self.times) / self.anchor_time
 
     @property
-    def inside(self) -> bool:
-        """Whether ours is within 15 % of theirs."""
+    def is_inside(self) -> bool:
+        """Whether our median is within 15 % of the reference's."""
         return abs(self.ratio - 1.0) <= NEAR
 
-    def chance(self) -> float:
-        """Return how often a median over as many orders as theirs lies as far out as theirs."""
+    def chance_probability(self) -> float:
+        """Return how likely a median over ORDERS of our orders is as extreme as the anchor's."""
         rng = np.random.default_rng(0)
         drawn = np.median(rng.choice(np.array(self.times), (_DRAWS, ORDERS)), axis=1)
-        below = float(np.mean(drawn <= self.theirs))
-        above = float(np.mean(drawn >= self.theirs))
+        below = float(np.mean(drawn <= self.anchor_time))
+        above = float(np.mean(drawn >= self.anchor_time))
         return min(1.0, 2.0 * min(below, above))
 
 
 class Row(NamedTuple):
-    """A policy at an anchor, and what is said about it."""
+    """A policy at an anchor, with the verdict."""
 
-    found: Found
+    found: AnchorResult
     # "inside" 15 %; "chance": another sample of orders explains it; else "outside".
     verdict: str
-    # How likely a median as far out as the anchor's is; known where it is not inside.
-    chance: float | None = None
+    # Probability of a median at least as extreme as the anchor's; None if it is inside.
+    chance_probability: float | None = None
 
 
 def run() -> list[Row]:
-    """Return every policy at every anchor. Who is not inside is looked at with more orders."""
-    anchors_ = anchors()
-    limits = makespans((row.trace, row.slots) for row in anchors_)
+    """Run every policy at every anchor; repeat those outside with more orders."""
+    anchors_ = load_anchors()
+    limits = measure_makespans((row.trace, row.slots) for row in anchors_)
     asked = [(row, policy, limits[row.trace, row.slots]) for row in anchors_ for policy in POLICIES]
-    first = _times(asked, range(ORDERS), "anchors")
-    doubted = [at for at, found in enumerate(first) if not found.inside]
-    again = _times([asked[at] for at in doubted], range(ORDERS, ORDERS + FURTHER), "once more")
+    first = _measure_times(asked, range(ORDERS), "anchors")
+    doubted = [at for at, found in enumerate(first) if not found.is_inside]
+    again = _measure_times(
+        [asked[at] for at in doubted], range(ORDERS, ORDERS + FURTHER), "once more"
+    )
     rows = [Row(found, "inside") for found in first]
     for at, more in zip(doubted, again, strict=True):
         found = first[at]
         known = found._replace(times=found.times + more.times)
-        chance = known.chance()
+        chance = known.chance_probability()
         verdict = "chance" if chance >= _CHANCE else "outside"
         rows[at] = Row(found, verdict, chance)
     return rows
 
 
-def _times(asked: Sequence[tuple[Anchor, str, float]], seeds: range, what: str) -> list[Found]:
+def _measure_times(
+    asked: Sequence[tuple[Anchor, str, float]], seeds: range, what: str
+) -> list[AnchorResult]:
     runs = [
         Simulation(
-            source=source_of(row.trace),
+            source=find_source(row.trace),
             policy=POLICIES[policy],
             slots=row.slots,
             target=row.target,
@@ -141,15 +146,15 @@ def _times(asked: Sequence[tuple[Anchor, str, float]], seeds: range, what: str) 
         for row, policy, limit in asked
         for seed in seeds
     ]
-    done = pasts(runs, what)
+    done = simulate_runs(runs, what)
     count = len(seeds)
     return [
-        Found(
+        AnchorResult(
             row,
             policy,
             limit,
             [
-                past.time_to(row.target, sign_of(row.trace), limit)
+                past.time_to(row.target, loss_sign(row.trace), limit)
                 for past in done[at * count : (at + 1) * count]
             ],
         )
@@ -157,47 +162,50 @@ def _times(asked: Sequence[tuple[Anchor, str, float]], seeds: range, what: str) 
     ]
 
 
-def page(rows: Sequence[Row]) -> str:
-    """Return what was found as the body of a page."""
+def make_page(rows: Sequence[Row]) -> str:
+    """Return the body of the page."""
     counts = Counter(row.verdict for row in rows)
     parts = [
         "# Policies beside an independent implementation of the same rules",
         f"Of {len(rows)} medians (trace, target, slots and policy; {ORDERS} orders each) "
-        f"{counts['inside']} lie within {NEAR:.0%} of the anchor's. {counts['chance']} more lie "
-        f"further out and are explained by chance: of medians over {ORDERS} orders drawn from "
-        f"{ORDERS + FURTHER} of ours, at least {_CHANCE:.0%} lie as far out as the anchor's. "
-        f"{counts['outside']} are not. Were all rules the same, {_CHANCE:.0%} of all, about "
-        f"{_CHANCE * len(rows):.0f}, would come out so by the draw of orders alone.",
-        markdown(_summary(rows)),
+        f"{counts['inside']} are within {NEAR:.0%} of the anchor's. {counts['chance']} more are "
+        f"further away and explained by chance: of medians over {ORDERS} orders drawn from "
+        f"{ORDERS + FURTHER} of ours, at least {_CHANCE:.0%} are as far away as the anchor's. "
+        f"{counts['outside']} are not. If all rules were the same, {_CHANCE:.0%} of all, about "
+        f"{_CHANCE * len(rows):.0f}, would be so by the choice of orders alone.",
+        format_table(_summary_table(rows)),
     ]
     for slots in sorted({row.found.anchor.slots for row in rows}):
         here = [row for row in rows if row.found.anchor.slots == slots]
-        parts += [f"## {slots} slots: our median through the anchor's", markdown(_ratios(here))]
-    parts += ["## Not within 15 %", markdown(_doubts(rows)), _READING, _METHOD]
+        parts += [
+            f"## {slots} slots: our median divided by the anchor's",
+            format_table(_ratio_table(here)),
+        ]
+    parts += ["## Not within 15 %", format_table(_doubt_table(rows)), _READING, _METHOD]
     return "\n\n".join(parts)
 
 
-_READING = """Reading it: the cells outside lie on four traces. On two of them,
-`deepobs_tolstoi_char_rnn` and `mnist_cnn_tfhpo`, fifo is among them, which has no
-rule to differ in. On the other two,
-`algoperf_ogbg_jax` and `lcbench_surrogate_126025`, asynchronous halving is out to one side with
-4 and with 8 slots alike, and to opposite sides on the two traces; the reference's policies share
-their orders, and over orders the times of such policies go together, so that these cells are
-hardly more than one draw each. Over all rows their geometric means are 0.99 to 1.01 (asha4: 1.08,
-by the one row in which half of the orders never get there). Those of fifo, median and bandit,
-whose times vary most, are 1.04 to 1.08. We find no difference of rule; that ours are the published
-rules is held, event by event, by the naive implementations in `tests/`."""
+_READING = """How to read it: the cells outside are on four traces. On two of them,
+`deepobs_tolstoi_char_rnn` and `mnist_cnn_tfhpo`, fifo is outside too, which has no rule that
+could differ. On the other two, `algoperf_ogbg_jax` and `lcbench_surrogate_126025`, asynchronous
+halving deviates to one side with 4 and with 8 slots, and to opposite sides on the two traces. The
+reference's policies share their orders, and the times of such policies are correlated over orders,
+so these cells are hardly more than one draw each. Over all rows their geometric means are 0.99 to
+1.01 (asha4: 1.08, because of one row in which half of the orders never reach the target). Those of
+fifo, median and bandit, whose times vary most, are 1.04 to 1.08. We find no difference between the
+rules. The naive implementations in `tests/` check, event by event, that ours are the published
+rules."""
 
-_METHOD = f"""Time to target: until the first report that reaches it; what is not reached within F,
-the median makespan of fifo over ten orders, counts as F, and is counted as never (n✗). `first`
-is 1 % of the epochs, at least 1; `bandit` looks every 10 %; `hypersched1` is told F as deadline.
+_METHOD = f"""Time to target: until the first report that reaches it. An order that does not reach
+it within F, the median makespan of fifo over ten orders, counts as F and as never (n✗). `first` is
+1 % of the epochs, at least 1; `bandit` judges every 10 %; `hypersched1` has F as its deadline.
 Anchors: `benchmarks/quality/anchors.json`, figures of a reference implementation that shares no
 code with this one, over its own {ORDERS} orders. ✱ chance, ✗ outside."""
 
 _MARKS = {"inside": "", "chance": " ✱", "outside": " ✗"}
 
 
-def _summary(rows: Sequence[Row]) -> list[list[str]]:
+def _summary_table(rows: Sequence[Row]) -> list[list[str]]:
     lines = [["policy", "ours / anchor, geometric mean", *_MARKS, "never, ours", "anchor's"]]
     for policy in POLICIES:
         own = [row for row in rows if row.found.policy == policy]
@@ -205,23 +213,23 @@ def _summary(rows: Sequence[Row]) -> list[list[str]]:
         mean = math.exp(sum(math.log(row.found.ratio) for row in own) / len(own))
         never = sum(row.found.never for row in own)
         theirs = sum(row.found.anchor.never.get(policy, 0) for row in own)
-        told = [counts[verdict] for verdict in _MARKS]
-        lines.append([policy, f"{mean:.3f}", *map(str, (*told, never, theirs))])
+        verdicts = [counts[verdict] for verdict in _MARKS]
+        lines.append([policy, f"{mean:.3f}", *map(str, (*verdicts, never, theirs))])
     return lines
 
 
-def _ratios(rows: Sequence[Row]) -> list[list[str]]:
+def _ratio_table(rows: Sequence[Row]) -> list[list[str]]:
     lines = [["trace, target", *POLICIES]]
     for (trace, target), cells in groupby(rows, lambda row: row.found.anchor[:2]):
-        lines.append([f"{trace} {target:g}", *(_cell(row) for row in cells)])
+        lines.append([f"{trace} {target:g}", *(_format_ratio(row) for row in cells)])
     return lines
 
 
-def _cell(row: Row) -> str:
+def _format_ratio(row: Row) -> str:
     return f"{row.found.ratio:.2f}{_MARKS[row.verdict]}"
 
 
-def _doubts(rows: Sequence[Row]) -> list[list[str]]:
+def _doubt_table(rows: Sequence[Row]) -> list[list[str]]:
     head = ["trace, target", "slots", "policy", "ours, s", "anchor's, s", "ratio"]
     lines = [[*head, "as far out by chance", "verdict"]]
     for found, verdict, chance in rows:
@@ -234,8 +242,8 @@ def _doubts(rows: Sequence[Row]) -> list[list[str]]:
                 f"{anchor.trace} {anchor.target:g}",
                 str(anchor.slots),
                 found.policy,
-                _time(median(found.times), found.never),
-                _time(found.theirs, theirs),
+                _format_time(median(found.times), found.never),
+                _format_time(found.anchor_time, theirs),
                 f"{found.ratio:.2f}",
                 f"{chance:.1%}",
                 verdict,
@@ -244,12 +252,12 @@ def _doubts(rows: Sequence[Row]) -> list[list[str]]:
     return lines
 
 
-def _time(seconds: float, never: int) -> str:
+def _format_time(seconds: float, never: int) -> str:
     return f"{seconds:.4g}" + (f" {never}✗" if never else "")
 
 
-def plain(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return what was found as JSON has it."""
+def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the results as JSON values."""
     return [
         {
             "trace": found.anchor.trace,
@@ -259,7 +267,7 @@ def plain(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "anchor": found.policy,
             "median_s": median(found.times),
             "never": found.never,
-            "anchor_median_s": found.theirs,
+            "anchor_median_s": found.anchor_time,
             "ratio": found.ratio,
             "verdict": verdict,
             "chance": chance,

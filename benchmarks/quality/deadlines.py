@@ -1,7 +1,7 @@
 """HyperSched against ASHA at a deadline: on every recorded trace, and on HyperSched's toy curve.
 
-Knows the deadlines, and what its paper gains. At width 1 there is no resizing, so that what is
-measured is its admission and its speculative halving alone; `--allocators` adds who resizes.
+Knows the deadlines and the paper's gains. At width 1 there is no resizing, so only admission and
+speculative halving are measured; `--allocators` adds allocators that resize.
 """
 
 from __future__ import annotations
@@ -9,9 +9,16 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.page import markdown
-from benchmarks.quality.runs import Past, makespans, median, pasts, recorded, source_of
-from benchmarks.quality.scale import scale_of
+from benchmarks.page import format_table
+from benchmarks.quality.runs import (
+    SimulatedRun,
+    find_source,
+    list_recorded_traces,
+    measure_makespans,
+    median,
+    simulate_runs,
+)
+from benchmarks.quality.scale import load_scale
 from paceline.api.simulation import Simulation
 
 if TYPE_CHECKING:
@@ -31,12 +38,12 @@ SIDES = {
     "asha": ("asha:eta=4,drain=false", True),
     "asha, draining": ("asha:eta=4,drain=true", True),
 }
-# A gain in regret below this is none.
+# A smaller difference in regret counts as equal.
 _EVEN = 0.005
 
 
 class Case(NamedTuple):
-    """A source, a deadline, and who divides the slots."""
+    """A source, a deadline and an allocator."""
 
     source: str
     deadline: str
@@ -54,60 +61,66 @@ class Case(NamedTuple):
         return TOY_ORDERS if self.toy else ORDERS
 
 
-class Side(NamedTuple):
-    """What one policy came to by the deadline: means over the orders."""
+class PolicyOutcome(NamedTuple):
+    """Result of one policy at the deadline: means over the orders."""
 
-    # Turned so that lower is better.
+    # Signed so that lower is better.
     loss: float
     trials: float
-    # The slots of the widest trial when the time was up.
+    # Slots of the widest trial at the deadline.
     widest: float
 
 
-class Found(NamedTuple):
-    """All policies at one case."""
+class CaseResult(NamedTuple):
+    """Results of all policies in one case."""
 
     case: Case
-    sides: dict[str, Side]
+    sides: dict[str, PolicyOutcome]
 
-    def gain(self, over: str, who: str = "hypersched") -> float:
-        """Return by how much of the metric somebody is better than another."""
-        return self.sides[over].loss - self.sides[who].loss
+    def gain(self, over: str, policy: str = "hypersched") -> float:
+        """Return by how much of the metric a policy is better than another."""
+        return self.sides[over].loss - self.sides[policy].loss
 
-    def regret(self, over: str, who: str = "hypersched") -> float | None:
-        """Return the same in normalised regret; None where the source has no scale."""
+    def regret(self, over: str, policy: str = "hypersched") -> float | None:
+        """Return the gain in normalised regret; None if the source has no scale."""
         if self.case.toy:
             return None
-        scale = scale_of(self.case.source)
-        return self.gain(over, who) / (scale.final - scale.best)
+        scale = load_scale(self.case.source)
+        return self.gain(over, policy) / (scale.final - scale.best)
 
 
-def run(allocators: tuple[str, ...] = ("fixed",)) -> list[Found]:
-    """Return everybody at every case."""
-    names = recorded()
-    spans = makespans([(name, SLOTS) for name in names])
+def run(allocators: tuple[str, ...] = ("fixed",)) -> list[CaseResult]:
+    """Run every policy in every case."""
+    names = list_recorded_traces()
+    spans = measure_makespans([(name, SLOTS) for name in names])
     places = [(t, f"{share:.0%} of F", share * spans[t, SLOTS]) for t in names for share in SHARES]
     places += [("toy", f"{deadline} s", deadline) for deadline in TOY_DEADLINES]
     cases = [Case(*place, allocator) for place in places for allocator in allocators]
     runs = [
-        _simulation(case, side, seed)
+        _make_simulation(case, side, seed)
         for case in cases
         for side in SIDES
         for seed in range(case.orders)
     ]
-    done = iter(pasts(runs, "hypersched"))
+    done = iter(simulate_runs(runs, "hypersched"))
     return [
-        Found(case, {side: _side(case, [next(done) for _ in range(case.orders)]) for side in SIDES})
+        CaseResult(
+            case,
+            {
+                side: _summarize_runs(case, [next(done) for _ in range(case.orders)])
+                for side in SIDES
+            },
+        )
         for case in cases
     ]
 
 
-def _simulation(case: Case, side: str, seed: int) -> Simulation:
+def _make_simulation(case: Case, side: str, seed: int) -> Simulation:
     policy, knows = SIDES[side]
-    # ASHA does not resize: its trials have one slot each, whoever it is compared with.
+    # ASHA does not resize: its trials have one slot each in every comparison.
     allocator = "fixed" if side.startswith("asha") else case.allocator
     return Simulation(
-        source=TOY if case.toy else source_of(case.source),
+        source=TOY if case.toy else find_source(case.source),
         policy=f"{policy},first=5" if case.toy else policy,
         allocator=allocator,
         curves="last",
@@ -115,37 +128,37 @@ def _simulation(case: Case, side: str, seed: int) -> Simulation:
         span=1 if allocator == "fixed" else SLOTS,
         speedup=SPEEDUP,
         trials=TOY_TRIALS if case.toy else None,
-        # Who must not know the deadline gets as much slot time.
+        # A policy that must not know the deadline gets the same amount of slot time.
         deadline_s=case.deadline_s if knows else None,
         slot_seconds=None if knows else SLOTS * case.deadline_s,
         seed=seed,
     )
 
 
-def _side(case: Case, done: Sequence[Past]) -> Side:
-    values = [past.course.value_at(case.deadline_s) for past in done]
+def _summarize_runs(case: Case, done: Sequence[SimulatedRun]) -> PolicyOutcome:
+    values = [past.profile.value_at(case.deadline_s) for past in done]
     if case.toy:
         losses = [-value for value in values if value is not None]
     else:
-        scale = scale_of(case.source)
+        scale = load_scale(case.source)
         losses = [scale.first if each is None else scale.sign * each for each in values]
-    return Side(
+    return PolicyOutcome(
         fmean(losses),
-        fmean(len(past.course.trained) for past in done),
+        fmean(len(past.profile.trained) for past in done),
         fmean(past.widest for past in done),
     )
 
 
-def page(found: Sequence[Found]) -> str:
-    """Return what was found as the body of a page."""
+def make_page(found: Sequence[CaseResult]) -> str:
+    """Return the body of the page."""
     return "\n\n".join(
         [
             f"# HyperSched against ASHA at a deadline, {SLOTS} slots",
             _INTRO,
-            markdown(_summary(found)),
-            _why(found),
+            format_table(_summary_table(found)),
+            _explain_losses(found),
             "## Every trace",
-            markdown(_lines(found)),
+            format_table(_case_table(found)),
             _METHOD,
         ]
     )
@@ -153,52 +166,52 @@ def page(found: Sequence[Found]) -> str:
 
 _INTRO = """The paper gains 3 to 5 points of accuracy over ASHA with ResNet50 on CIFAR-10 (83.3 to
 87.9 % at 15 minutes, 88.6 to 91.6 at 30, 90.8 to 93.8 at 60), on 8 GPUs with resizing. With
-`fixed` every trial has width 1, so that admission and speculative halving stand alone; with
-`uniform` the slots that are left over go to the best. ASHA's trials always have one slot: `asha` is
-the paper's, which idles when nobody may be promoted; `asha, draining` is ours, which goes on with
-the best that waits. Better and worse: by more than 0.005 of regret."""
+`fixed` every trial has width 1, so only admission and speculative halving count; with `uniform`
+unused slots go to the best trials. ASHA's trials always have one slot: `asha` is the paper's, which
+idles when no trial can be promoted; `asha, draining` is ours, which continues with the best paused
+trial. Better and worse: by more than 0.005 of regret."""
 
-_WHY = """Where it loses with `{allocator}`, why. The column *without admission* is the same policy
-that does not know the deadline: of the {lost} cases that HyperSched loses to `asha`, that one
-loses {still}. In those it starts {trials:.0%} of ASHA's trials."""
+_WHY = """Why it loses with `{allocator}`. The column *without admission* is the same policy without
+the deadline: of the {lost} cases that HyperSched loses to `asha`, it loses {still}. In those
+HyperSched starts {trials:.0%} of ASHA's trials."""
 
-_BOTH = """Admission pays where values need epochs more than choice (most of `fastmri` and
-`criteo`, the toy at 10 s), and costs where early rank already tells the winner and looking at more
-trials is worth more (`nasbench`, `ogbg_model_size`, the toy at 20 and 30 s): there it gives what
-is left to those that run, and who is held to one slot cannot take it. At 25 % of F nearly all
-trials have been seen, and little is left to decide: its gain over the paper's ASHA there is that
-it does not idle, as a draining ASHA does not either. Resizing buys epochs: the toy, whose values
-rise with every step, gains most by it; where a curve is flat by the deadline, eight slots find
-nothing for it that one would not, and paused trials that could have gone on wait in vain."""
+_BOTH = """Admission pays where epochs matter more than choice (most of `fastmri` and `criteo`, the
+toy at 10 s). It costs where an early rank already tells the winner and more trials would be worth
+more (`nasbench`, `ogbg_model_size`, the toy at 20 and 30 s): there it reserves slots for running
+trials, which cannot use them at width 1. At 25 % of F nearly all trials have been seen and little
+is left to decide: its gain over the paper's ASHA is that it does not idle, and neither does a
+draining ASHA. Resizing buys epochs: the toy, whose values rise with every step, gains most. Where
+a curve is flat by the deadline, eight slots gain nothing over one, and paused trials that could
+have continued do not run."""
 
 _METHOD = f"""Means over {ORDERS} paired orders ({TOY_ORDERS} of the toy), at 5, 10 and 25 % of F,
-the median makespan of fifo. Points are hundredths where the metric is maximised, else hundredths
-of the loss. Regret: (best possible - found) / (best possible - median final); on traces whose runs
-all end close together it is large though the points are few. The toy curve: the published code's
+the median makespan of fifo. Points are hundredths of the metric where it is maximised, else of
+the loss. Regret: (best possible - found) / (best possible - median final); on traces whose runs
+all end close together it is large although the points are few. The toy curve: the published code's
 ablation, {TOY_TRIALS} trials of 500 steps of 0.1 s, the first rung at 5; speed-up of wider trials:
 `{SPEEDUP}`, ResNet50 on V100s."""
 
 
-def _why(found: Sequence[Found]) -> str:
-    told = []
+def _explain_losses(found: Sequence[CaseResult]) -> str:
+    sections = []
     for allocator in dict.fromkeys(each.case.allocator for each in found):
         lost = [f for f in found if f.case.allocator == allocator and _loses(f, "hypersched")]
         still = sum(_loses(each, "without admission") for each in lost)
         trials = [each.sides["hypersched"].trials / each.sides["asha"].trials for each in lost]
-        told.append(
+        sections.append(
             _WHY.format(
                 lost=len(lost), allocator=allocator, still=still, trials=fmean(trials or [1.0])
             )
         )
-    return "\n\n".join([*told, _BOTH])
+    return "\n\n".join([*sections, _BOTH])
 
 
-def _loses(found: Found, who: str) -> bool:
-    regret = found.regret("asha", who)
-    return found.gain("asha", who) < 0 if regret is None else regret < -_EVEN
+def _loses(found: CaseResult, policy: str) -> bool:
+    regret = found.regret("asha", policy)
+    return found.gain("asha", policy) < 0 if regret is None else regret < -_EVEN
 
 
-def _summary(found: Sequence[Found]) -> list[list[str]]:
+def _summary_table(found: Sequence[CaseResult]) -> list[list[str]]:
     head = ["deadline", "allocator", "over", "better", "worse", "mean gain in regret", "median"]
     lines = [head]
     for deadline, allocator in dict.fromkeys((f.case.deadline, f.case.allocator) for f in found):
@@ -213,7 +226,7 @@ def _summary(found: Sequence[Found]) -> list[list[str]]:
     return lines
 
 
-def _lines(found: Sequence[Found]) -> list[list[str]]:
+def _case_table(found: Sequence[CaseResult]) -> list[list[str]]:
     head = ["source", "deadline", "allocator", "points over asha", "regret", "points over draining"]
     lines = [
         [
@@ -229,7 +242,7 @@ def _lines(found: Sequence[Found]) -> list[list[str]]:
         case = each.case
         lines.append(
             [case.source, case.deadline, case.allocator]
-            + [text for over in ("asha", "asha, draining") for text in _gain(each, over)]
+            + [text for over in ("asha", "asha, draining") for text in _format_gain(each, over)]
             + [f"{100 * each.gain('asha', 'without admission'):+.2f}"]
             + [f"{each.sides[side].trials:.0f}" for side in ("hypersched", "asha")]
             + [f"{each.sides['hypersched'].widest:.1f}"]
@@ -237,13 +250,13 @@ def _lines(found: Sequence[Found]) -> list[list[str]]:
     return lines
 
 
-def _gain(found: Found, over: str) -> tuple[str, str]:
+def _format_gain(found: CaseResult, over: str) -> tuple[str, str]:
     regret = found.regret(over)
     return f"{100 * found.gain(over):+.2f}", "" if regret is None else f"{regret:+.3f}"
 
 
-def plain(found: Sequence[Found]) -> list[dict[str, Any]]:
-    """Return what was found as JSON has it."""
+def to_json(found: Sequence[CaseResult]) -> list[dict[str, Any]]:
+    """Return the results as JSON values."""
     return [
         {
             **each.case._asdict(),

@@ -1,7 +1,7 @@
 """POP on the workload of its paper: CIFAR-10, 14 hyperparameters, recorded for this purpose.
 
-Knows which policies its paper compares, what it found, and how the comparison is read: means over
-paired orders, the share of the perfect forecaster's gain, slots, and the spread over orders.
+Knows the policies and figures of the paper, and how to compare: means over paired orders, the share
+of the perfect forecaster's gain, slots, and the spread over orders.
 """
 
 from __future__ import annotations
@@ -9,8 +9,15 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.page import markdown
-from benchmarks.quality.runs import Past, makespans, median, pasts, sign_of, source_of
+from benchmarks.page import format_table
+from benchmarks.quality.runs import (
+    SimulatedRun,
+    find_source,
+    loss_sign,
+    measure_makespans,
+    median,
+    simulate_runs,
+)
 from paceline.api.comparison import quantile
 from paceline.api.simulation import Simulation
 
@@ -26,8 +33,8 @@ MANY_SLOTS, MANY_ORDERS = (1, 2, 4, 5, 8, 12, 16, 20, 25), 50
 SHARE = 0.6
 
 
-class Who(NamedTuple):
-    """A policy with its curve model; those that ask for no forecast have none."""
+class Contender(NamedTuple):
+    """A policy with its curve model, if it uses forecasts."""
 
     policy: str
     curves: str = ""
@@ -36,19 +43,19 @@ class Who(NamedTuple):
         return f"{self.policy} ({self.curves})" if self.curves else self.policy
 
 
-FIFO, BANDIT = Who("fifo"), Who("bandit")
-TERM, TERM_ORACLE = Who("early_term", "pfn"), Who("early_term", "oracle")
-POP, POP_ORACLE = Who("pop", "pfn"), Who("pop", "oracle")
-WHO = (FIFO, BANDIT, TERM, TERM_ORACLE, POP, POP_ORACLE)
+FIFO, BANDIT = Contender("fifo"), Contender("bandit")
+TERM, TERM_ORACLE = Contender("early_term", "pfn"), Contender("early_term", "oracle")
+POP, POP_ORACLE = Contender("pop", "pfn"), Contender("pop", "oracle")
+CONTENDERS = (FIFO, BANDIT, TERM, TERM_ORACLE, POP, POP_ORACLE)
 # Times to target over POP's in the paper, and max less min over 25 orders, in hours.
 PAPER = {BANDIT: "1.6", TERM: "2.1", FIFO: "6.7 at most (random or grid)"}
 PAPER_HOURS = {POP: 4.05, BANDIT: 8.33, TERM: 8.50, FIFO: 25.74}
 
 
-class Times(NamedTuple):
+class TargetTimes(NamedTuple):
     """Times to a target over paired orders."""
 
-    who: Who
+    contender: Contender
     target: float
     slots: int
     times: list[float]
@@ -63,76 +70,83 @@ class Times(NamedTuple):
         return quantile(sorted(self.times), share)
 
 
-class Found(NamedTuple):
-    """Everything this part measures."""
+class PopResults(NamedTuple):
+    """All figures of this part."""
 
-    races: list[Times]
-    by_slots: list[Times]
-    by_order: list[Times]
+    races: list[TargetTimes]
+    by_slots: list[TargetTimes]
+    by_order: list[TargetTimes]
 
 
-def run() -> Found:
-    """Race them all."""
-    races = [(who, target, SLOTS) for target in TARGETS for who in WHO]
-    many = [(who, TARGETS[0], slots) for slots in MANY_SLOTS for who in WHO]
-    spread = [(who, TARGETS[0], SPREAD_SLOTS) for who in WHO]
-    return Found(
-        _times(races, ORDERS, "pop"),
-        _times(many, MANY_ORDERS, "pop, 1 to 25 slots"),
-        _times(spread, SPREAD_ORDERS, "pop, orders"),
+def run() -> PopResults:
+    """Run all policies."""
+    races = [(contender, target, SLOTS) for target in TARGETS for contender in CONTENDERS]
+    many = [(contender, TARGETS[0], slots) for slots in MANY_SLOTS for contender in CONTENDERS]
+    spread = [(contender, TARGETS[0], SPREAD_SLOTS) for contender in CONTENDERS]
+    return PopResults(
+        _measure_times(races, ORDERS, "pop"),
+        _measure_times(many, MANY_ORDERS, "pop, 1 to 25 slots"),
+        _measure_times(spread, SPREAD_ORDERS, "pop, orders"),
     )
 
 
-def _times(asked: Sequence[tuple[Who, float, int]], orders: int, what: str) -> list[Times]:
+def _measure_times(
+    asked: Sequence[tuple[Contender, float, int]], orders: int, what: str
+) -> list[TargetTimes]:
     runs = [
         Simulation(
-            source=source_of(TRACE),
-            policy=who.policy,
-            curves=who.curves or "last",
+            source=find_source(TRACE),
+            policy=contender.policy,
+            curves=contender.curves or "last",
             slots=slots,
             target=target,
             seed=seed,
         )
-        for who, target, slots in asked
+        for contender, target, slots in asked
         for seed in range(orders)
     ]
-    done = pasts(runs, what)
+    done = simulate_runs(runs, what)
 
-    limits = makespans((TRACE, slots) for _, _, slots in asked)
+    limits = measure_makespans((TRACE, slots) for _, _, slots in asked)
 
-    def time(past: Past, target: float, slots: int) -> float:
-        return past.time_to(target, sign_of(TRACE), limits[TRACE, slots])
+    def time(past: SimulatedRun, target: float, slots: int) -> float:
+        return past.time_to(target, loss_sign(TRACE), limits[TRACE, slots])
 
     return [
-        Times(who, target, slots, [time(past, target, slots) for past in done[at : at + orders]])
-        for (who, target, slots), at in zip(asked, range(0, len(done), orders), strict=True)
+        TargetTimes(
+            contender, target, slots, [time(past, target, slots) for past in done[at : at + orders]]
+        )
+        for (contender, target, slots), at in zip(asked, range(0, len(done), orders), strict=True)
     ]
 
 
-def page(found: Found) -> str:
-    """Return what was found as the body of a page."""
-    parts = ["# POP on cifar10_cnn14, the workload of its paper", _intro(found)]
+def make_page(found: PopResults) -> str:
+    """Return the body of the page."""
+    parts = ["# POP on cifar10_cnn14, the workload of its paper", _format_verdicts(found)]
     for target in TARGETS:
-        races = {race.who: race for race in found.races if race.target == target}
-        parts += [f"## Target {target:g}, {SLOTS} slots, {ORDERS} paired orders", _race(races)]
+        races = {race.contender: race for race in found.races if race.target == target}
+        parts += [
+            f"## Target {target:g}, {SLOTS} slots, {ORDERS} paired orders",
+            _race_table(races),
+        ]
     parts += [
         _LIMITS,
         f"## Slots: mean time to {TARGETS[0]:g} over {MANY_ORDERS} orders, in seconds",
-        _slots(found.by_slots),
+        _slot_table(found.by_slots),
         f"## Orders: longest less shortest time to {TARGETS[0]:g}, as in the paper's Figure 12",
-        _orders(found.by_order),
+        _order_table(found.by_order),
         f"{SPREAD_ORDERS} orders on {SPREAD_SLOTS} slots. A spread in simulated seconds means "
-        "nothing beside one in hours; that of each through POP's does.",
+        "nothing beside one in hours; its ratio to POP's does.",
     ]
     return "\n\n".join(parts)
 
 
-def _intro(found: Found) -> str:
+def _format_verdicts(found: PopResults) -> str:
     kept = []
     for target in TARGETS:
-        races = {race.who: race for race in found.races if race.target == target}
-        shares = {who: _share(races, who) for who in (FIFO, BANDIT, TERM)}
-        ahead = all(races[POP].mean < races[who].mean for who in shares)
+        races = {race.contender: race for race in found.races if race.target == target}
+        shares = {contender: _share_of_gain(races, contender) for contender in (FIFO, BANDIT, TERM)}
+        ahead = all(races[POP].mean < races[contender].mean for contender in shares)
         least = min(shares.values())
         kept.append(
             f"target {target:g}: POP is {'' if ahead else 'not '}ahead of fifo, bandit and "
@@ -142,66 +156,68 @@ def _intro(found: Found) -> str:
     return "; ".join(kept).capitalize() + "."
 
 
-def _share(races: dict[Who, Times], over: Who) -> float:
-    """Return the share of the perfect forecaster's gain over somebody that POP has."""
+def _share_of_gain(races: dict[Contender, TargetTimes], over: Contender) -> float:
+    """Return POP's share of the perfect forecaster's gain over another policy."""
     base = races[over].mean
     return (base - races[POP].mean) / (base - races[POP_ORACLE].mean)
 
 
-def _race(races: dict[Who, Times]) -> str:
+def _race_table(races: dict[Contender, TargetTimes]) -> str:
     head = ["policy (curve model)", "mean, s", "median", "p10", "p90", "mean / POP's"]
     lines = [[*head, "paper", "share of the perfect forecast's gain"]]
-    for who, race in races.items():
+    for contender, race in races.items():
         numbers = [race.mean, median(race.times), race.at(0.1), race.at(0.9)]
-        share = "" if who.policy == "pop" else f"{_share(races, who):.0%}"
+        share = "" if contender.policy == "pop" else f"{_share_of_gain(races, contender):.0%}"
         ratio = f"{race.mean / races[POP].mean:.2f}"
-        lines.append([str(who), *(f"{each:.1f}" for each in numbers), ratio])
-        lines[-1] += [PAPER.get(who, ""), share]
-    return markdown(lines)
+        lines.append([str(contender), *(f"{each:.1f}" for each in numbers), ratio])
+        lines[-1] += [PAPER.get(contender, ""), share]
+    return format_table(lines)
 
 
-_LIMITS = f"""What limits the ratios here. A perfect forecast does not reach the paper's either, so
-the forecasts are not the limit: (1) only 3 of 100 runs reach {TARGETS[0]:g}, so that most of the
-time goes into looking for one, and every policy looks at a trial for the first time after a tenth
-of its epochs; POP can only win what comes after. A rule that knew all of a curve after its first
+_LIMITS = f"""What limits the ratios here? A perfect forecast does not reach the paper's either, so
+the forecasts are not the limit: (1) only 3 of 100 runs reach {TARGETS[0]:g}, so most of the
+time goes into finding one, and every policy judges a trial for the first time after a tenth
+of its epochs; POP can only save what comes after. A rule that knew all of a curve after its first
 tenth (`peek10` of the anchors) would be 1.5 times as fast as Bandit to 0.74 in the median, and 1.2
-times to 0.72. (2) Bandit and EarlyTerm look at each tenth here
-as POP does; the paper's EarlyTerm looks after 30 of 120 epochs, since its forecasts take minutes.
+times to 0.72. (2) Bandit and EarlyTerm judge at each tenth here
+as POP does; the paper's EarlyTerm judges after 30 of 120 epochs, since its forecasts take minutes.
 (3) With values above 0.1 from the start, Bandit's factor of 1.5 stops the runs at chance, a third
-of all, at its first look, as POP does. (4) The paper's 6.7x is its best case over random or grid
-search, not its mean."""
+of all, at its first decision, as POP does. (4) The paper's 6.7x is its best case over random or
+grid search, not its mean."""
 
 
-def _slots(many: Sequence[Times]) -> str:
-    by = {(each.slots, each.who): each.mean for each in many}
-    lines = [["slots", *map(str, WHO), "bandit / POP", "early_term / POP", "fifo / POP"]]
+def _slot_table(many: Sequence[TargetTimes]) -> str:
+    by = {(each.slots, each.contender): each.mean for each in many}
+    lines = [["slots", *map(str, CONTENDERS), "bandit / POP", "early_term / POP", "fifo / POP"]]
     for slots in MANY_SLOTS:
-        means = [by[slots, who] for who in WHO]
-        ratios = [by[slots, who] / by[slots, POP] for who in (BANDIT, TERM, FIFO)]
+        means = [by[slots, contender] for contender in CONTENDERS]
+        ratios = [by[slots, contender] / by[slots, POP] for contender in (BANDIT, TERM, FIFO)]
         lines.append([str(slots), *(f"{mean:.1f}" for mean in means)])
         lines[-1] += [f"{ratio:.2f}" for ratio in ratios]
-    return markdown(lines)
+    return format_table(lines)
 
 
-def _orders(spread: Sequence[Times]) -> str:
-    widths = {each.who: max(each.times) - min(each.times) for each in spread}
+def _order_table(spread: Sequence[TargetTimes]) -> str:
+    widths = {each.contender: max(each.times) - min(each.times) for each in spread}
     head = ["policy (curve model)", "shortest, s", "longest, s", "spread, s", "/ POP's"]
     lines = [[*head, "paper's spread, h", "/ POP's, paper"]]
     for each in spread:
-        width, hours = widths[each.who], PAPER_HOURS.get(each.who)
-        told = ["", ""] if hours is None else [f"{hours:.2f}", f"{hours / PAPER_HOURS[POP]:.1f}"]
+        width, hours = widths[each.contender], PAPER_HOURS.get(each.contender)
+        paper_cells = (
+            ["", ""] if hours is None else [f"{hours:.2f}", f"{hours / PAPER_HOURS[POP]:.1f}"]
+        )
         ends = [f"{min(each.times):.1f}", f"{max(each.times):.1f}", f"{width:.1f}"]
-        lines.append([str(each.who), *ends, f"{width / widths[POP]:.1f}", *told])
-    return markdown(lines)
+        lines.append([str(each.contender), *ends, f"{width / widths[POP]:.1f}", *paper_cells])
+    return format_table(lines)
 
 
-def plain(found: Found) -> dict[str, list[dict[str, Any]]]:
-    """Return what was found as JSON has it."""
+def to_json(found: PopResults) -> dict[str, list[dict[str, Any]]]:
+    """Return the results as JSON values."""
     return {
         name: [
             {
-                "policy": each.who.policy,
-                "curves": each.who.curves or None,
+                "policy": each.contender.policy,
+                "curves": each.contender.curves or None,
                 "target": each.target,
                 "slots": each.slots,
                 "mean_s": each.mean,

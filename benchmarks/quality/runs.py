@@ -1,6 +1,6 @@
-"""Simulated runs as the quality tables need them: many, each as the course it took.
+"""Simulate many runs on all cores, and keep a profile of each for the quality tables.
 
-Knows the traces there are, and how to run simulations on all cores. Judges nothing.
+Knows the recorded traces. Does not compare anything.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.page import ROOT
-from paceline.analysis.profiles import Course, Follower
+from paceline.analysis.profiles import ProfileRecorder, RunProfile
 from paceline.api.comparison import quantile, simulate
-from paceline.api.parallel import on_all_cores
+from paceline.api.parallel import run_parallel
 from paceline.api.simulation import Simulation
 from paceline.core.decisions import Launch
 from paceline.core.events import Ended
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 TRACES = Path(os.environ.get("PACELINE_TRACES", ROOT.parent / "shared" / "traces"))
 
 
-class Past(NamedTuple):
+class SimulatedRun(NamedTuple):
     """One simulated run: its course, the slot time it used, and the widest trial at its end."""
 
-    course: Course
+    profile: RunProfile
     slot_seconds: float
     widest: float
 
     def time_to(self, target: float, sign: float, limit: float) -> float:
-        """Return when the target was reached; where it never was by the limit, the limit."""
-        for at, value in self.course.leads:
+        """Return the time at which the target was reached, at most the limit."""
+        for at, value in self.profile.best_changes:
             if sign * value <= sign * target:
                 return min(at, limit)
         return limit
 
 
-def follow(simulation: Simulation) -> Past:
+def simulate_run(simulation: Simulation) -> SimulatedRun:
     """Simulate one run and keep its course."""
-    follower = Follower()
+    follower = ProfileRecorder()
     held: dict[int, float] = {}
 
     def take(steps: Sequence[Step]) -> None:
@@ -57,59 +57,61 @@ def follow(simulation: Simulation) -> Past:
             held.update((launch.attempt, launch.width) for launch in launches)
 
     result = simulate(simulation, take)
-    return Past(follower.course(), result.slot_seconds, max(held.values(), default=0.0))
+    return SimulatedRun(follower.profile(), result.slot_seconds, max(held.values(), default=0.0))
 
 
-def pasts(simulations: Sequence[Simulation], what: str) -> list[Past]:
-    """Simulate many runs on all cores, in their order, and say on stderr how far it is."""
-    said = -1
+def simulate_runs(simulations: Sequence[Simulation], what: str) -> list[SimulatedRun]:
+    """Simulate many runs on all cores, in order; print progress on stderr."""
+    shown = -1
 
     def watch(done: int, all_: int) -> None:
-        nonlocal said
+        nonlocal shown
         tenth = 10 * done // all_
-        if tenth > said:
-            said = tenth
+        if tenth > shown:
+            shown = tenth
             print(f"{what}: {done} of {all_} runs", file=sys.stderr, flush=True)
 
-    return on_all_cores(follow, simulations, watch=watch)
+    return run_parallel(simulate_run, simulations, watch=watch)
 
 
-def source_of(trace: str) -> str:
-    """Return where a trace lies."""
+def find_source(trace: str) -> str:
+    """Return the path of a trace."""
     return str(TRACES / f"{trace}.jsonl.gz")
 
 
 @cache
-def trace_of(trace: str) -> Trace:
+def load_trace(trace: str) -> Trace:
     """Return a recorded trace."""
-    return read_trace(source_of(trace))
+    return read_trace(find_source(trace))
 
 
-def sign_of(trace: str) -> float:
-    """Return what turns the trace's metric into a loss."""
-    return 1.0 if trace_of(trace).header.mode == "min" else -1.0
+def loss_sign(trace: str) -> float:
+    """Return the sign that turns the trace's metric into a loss."""
+    return 1.0 if load_trace(trace).header.mode == "min" else -1.0
 
 
-def recorded() -> list[str]:
-    """Return the names of all traces that were recorded; not those that a surrogate made up."""
+def list_recorded_traces() -> list[str]:
+    """Return the names of all recorded traces, without those made by a surrogate."""
     names = sorted(path.name.removesuffix(".jsonl.gz") for path in TRACES.glob("*.jsonl.gz"))
     return [name for name in names if "surrogate" not in name]
 
 
 def median(numbers: Sequence[float]) -> float:
-    """Return the middle of some numbers."""
+    """Return the median of some numbers."""
     return quantile(sorted(numbers), 0.5)
 
 
-def makespans(places: Iterable[tuple[str, int]], orders: int = 10) -> dict[tuple[str, int], float]:
-    """Return F, the median time that fifo needs for the whole trace, by trace and slots."""
+def measure_makespans(
+    places: Iterable[tuple[str, int]], orders: int = 10
+) -> dict[tuple[str, int], float]:
+    """Return F, the median makespan of fifo on the whole trace, by trace and slots."""
     asked = list(dict.fromkeys(places))
     runs = [
-        Simulation(source=source_of(trace), policy="fifo", slots=slots, seed=seed)
+        Simulation(source=find_source(trace), policy="fifo", slots=slots, seed=seed)
         for trace, slots in asked
         for seed in range(orders)
     ]
-    ends = [past.course.until for past in pasts(runs, "fifo to its end")]
+    ends = [past.profile.until for past in simulate_runs(runs, "fifo to its end")]
     return {
         place: median(ends[at : at + orders])
         for place, at in zip(asked, range(0, len(ends), orders), strict=True)

@@ -1,7 +1,8 @@
-"""How far from the best a value is: normalised regret, and the fastest single run.
+"""Normalised regret of a value, and the fastest single run of a trace.
 
 Regret = (best possible - found) / (best possible - median final): 0 is the best value in the whole
-trace, 1 what a median run ends at. A study that has no model yet is given the median first value.
+trace, 1 the final value of a median run. A study without a report counts with the median first
+value.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import math
 from functools import cache
 from typing import NamedTuple
 
-from benchmarks.quality.runs import median, sign_of, trace_of
+from benchmarks.quality.runs import load_trace, loss_sign, median
 
 
 class Scale(NamedTuple):
-    """What values of a trace are measured by; all are losses, lower is better."""
+    """Reference values of a trace, as losses: lower is better."""
 
     sign: float
     best: float
@@ -28,12 +29,12 @@ class Scale(NamedTuple):
 
 
 @cache
-def scale_of(trace: str) -> Scale:
+def load_scale(trace: str) -> Scale:
     """Return the scale of a recorded trace."""
-    sign = sign_of(trace)
+    sign = loss_sign(trace)
     curves = [
         [sign * value for value in run.values if not math.isnan(value)]
-        for run in trace_of(trace).runs
+        for run in load_trace(trace).runs
     ]
     curves = [curve for curve in curves if curve]
     return Scale(
@@ -45,11 +46,11 @@ def scale_of(trace: str) -> Scale:
 
 
 @cache
-def fastest(trace: str, target: float) -> float:
-    """Return how long the fastest single run takes to the target, on one slot from the start."""
-    sign = sign_of(trace)
+def fastest_run_time(trace: str, target: float) -> float:
+    """Return the time of the fastest single run to the target, on one slot."""
+    sign = loss_sign(trace)
     times = []
-    for run in trace_of(trace).runs:
+    for run in load_trace(trace).runs:
         spent = run.setup_s or 0.0
         for value, seconds in zip(run.values, run.seconds, strict=True):
             spent += seconds

@@ -2,48 +2,69 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from paceline.core.lazy import import_lazily
+
 if TYPE_CHECKING:
+    from paceline import allocation
+    from paceline import curves as curves
+    from paceline import generators as generators
     from paceline import integrations as integrations
-    from paceline.api.results import Result, SavedCheckpoint, TrialResult
-    from paceline.api.simulation import Search, SimResult, Simulation
-    from paceline.api.study import Study, together, tune
-    from paceline.core.errors import (
-        BrokenInvariant,
-        CheckpointError,
-        LogError,
-        PacelineError,
-        SpecError,
-        StoreError,
-        StudyFailed,
-        StudyNotFound,
-        TraceError,
-        TrialError,
-    )
-    from paceline.core.space import choice, grid, lograndint, loguniform, quniform, randint, uniform
-    from paceline.core.values import Part
-    from paceline.engines.process.ray.config import Ray
-    from paceline.engines.sim.traces import Trace, read_trace, write_trace
-    from paceline.integrations.ray_tune_scheduler import tune_scheduler
-    from paceline.plan.schedules import (
-        cosine,
-        cyclic,
-        exponential,
-        linear,
-        smooth,
-        step_decay,
-        warmup,
-    )
-    from paceline.plan.settings import each_epoch, piecewise
-    from paceline.worker.ray_compat import Checkpoint, get_checkpoint, report
-    from paceline.worker.trial import Trial
+    from paceline import parts as parts
+    from paceline import policies as policies
+    from paceline.api.results import Result as Result
+    from paceline.api.results import SavedCheckpoint as SavedCheckpoint
+    from paceline.api.results import TrialResult as TrialResult
+    from paceline.api.simulation import Search as Search
+    from paceline.api.simulation import SimResult as SimResult
+    from paceline.api.simulation import Simulation as Simulation
+    from paceline.api.study import Study as Study
+    from paceline.api.study import together as together
+    from paceline.api.study import tune as tune
+    from paceline.core.errors import BrokenInvariant as BrokenInvariant
+    from paceline.core.errors import CheckpointError as CheckpointError
+    from paceline.core.errors import LogError as LogError
+    from paceline.core.errors import PacelineError as PacelineError
+    from paceline.core.errors import SpecError as SpecError
+    from paceline.core.errors import StoreError as StoreError
+    from paceline.core.errors import StudyFailed as StudyFailed
+    from paceline.core.errors import StudyNotFound as StudyNotFound
+    from paceline.core.errors import TraceError as TraceError
+    from paceline.core.errors import TrialError as TrialError
+    from paceline.core.space import choice as choice
+    from paceline.core.space import grid as grid
+    from paceline.core.space import lograndint as lograndint
+    from paceline.core.space import loguniform as loguniform
+    from paceline.core.space import quniform as quniform
+    from paceline.core.space import randint as randint
+    from paceline.core.space import uniform as uniform
+    from paceline.core.values import Part as Part
+    from paceline.engines.process.ray.config import Ray as Ray
+    from paceline.engines.sim.traces import Trace as Trace
+    from paceline.engines.sim.traces import read_trace as read_trace
+    from paceline.engines.sim.traces import write_trace as write_trace
+    from paceline.integrations.ray_tune_scheduler import tune_scheduler as tune_scheduler
+    from paceline.plan.schedules import cosine as cosine
+    from paceline.plan.schedules import cyclic as cyclic
+    from paceline.plan.schedules import exponential as exponential
+    from paceline.plan.schedules import linear as linear
+    from paceline.plan.schedules import smooth as smooth
+    from paceline.plan.schedules import step_decay as step_decay
+    from paceline.plan.schedules import warmup as warmup
+    from paceline.plan.settings import each_epoch as each_epoch
+    from paceline.plan.settings import piecewise as piecewise
+    from paceline.worker.ray_compat import Checkpoint as Checkpoint
+    from paceline.worker.ray_compat import get_checkpoint as get_checkpoint
+    from paceline.worker.ray_compat import report as report
+    from paceline.worker.trial import Trial as Trial
+
+    allocators = allocation
 
 __version__ = "0.1.0"
 
-# Where each public name lives. Imported when asked for: `import paceline` costs next to nothing.
-_HOMES = {
+# The module of each public name. It is imported on first use: `import paceline` stays fast.
+_MODULES = {
     "BrokenInvariant": "paceline.core.errors",
     "Checkpoint": "paceline.worker.ray_compat",
     "CheckpointError": "paceline.core.errors",
@@ -91,63 +112,20 @@ _HOMES = {
     "write_trace": "paceline.engines.sim.traces",
 }
 
-__all__ = [
-    "BrokenInvariant",
-    "Checkpoint",
-    "CheckpointError",
-    "LogError",
-    "PacelineError",
-    "Part",
-    "Ray",
-    "Result",
-    "SavedCheckpoint",
-    "Search",
-    "SimResult",
-    "Simulation",
-    "SpecError",
-    "StoreError",
-    "Study",
-    "StudyFailed",
-    "StudyNotFound",
-    "Trace",
-    "TraceError",
-    "Trial",
-    "TrialError",
-    "TrialResult",
-    "choice",
-    "cosine",
-    "cyclic",
-    "each_epoch",
-    "exponential",
-    "get_checkpoint",
-    "grid",
-    "linear",
-    "lograndint",
-    "loguniform",
-    "piecewise",
-    "quniform",
-    "randint",
-    "read_trace",
-    "report",
-    "smooth",
-    "step_decay",
-    "together",
-    "tune",
-    "tune_scheduler",
-    "uniform",
-    "warmup",
-    "write_trace",
-]
+# Public namespaces: the built-in parts, what authors of parts need, and other libraries.
+_NAMESPACES = {
+    "allocators": "paceline.allocation",
+    "curves": "paceline.curves",
+    "generators": "paceline.generators",
+    "integrations": "paceline.integrations",
+    "parts": "paceline.parts",
+    "policies": "paceline.policies",
+}
 
+__all__ = sorted(_MODULES)
 
-def __getattr__(name: str) -> object:
-    if name == "integrations":
-        return import_module("paceline.integrations")
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+__getattr__ = import_lazily(__name__, _MODULES, _NAMESPACES)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, *_NAMESPACES, "__version__"]

@@ -1,4 +1,4 @@
-"""The benchmark of curve models: fair questions, rivals that run, a page with every figure."""
+"""The benchmark of curve models: fair questions, working baselines, a page with every figure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks.curves import __main__ as command
-from benchmarks.curves import far, pinned, recorded
+from benchmarks.curves import published_answers, question_set, run_published
 from benchmarks.curves.baselines.naslib4 import NASLIB4
 from benchmarks.curves.baselines.published import PUBLISHED
-from benchmarks.curves.recorded import FAMILIES, HELD_OUT, questions
+from benchmarks.curves.question_set import FAMILIES, HELD_OUT, load_questions
 from benchmarks.curves.score import score
 
-from paceline.core.values import LEVELS, NO_LOSS, Forecast
-from paceline.engines.sim.traces import VERSION, Header, Run, write_trace
+from paceline.core.forecast_quantiles import LEVELS, Forecast
+from paceline.core.values import NO_LOSS
+from paceline.engines.sim.traces import VERSION, TraceHeader, TraceRun, write_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,9 +24,9 @@ FAMILY = "cifar10_cnn14"
 
 
 @pytest.fixture
-def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A trace of four runs of twelve epochs, one of which ends without a number."""
-    header = Header(
+def small_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A trace of four runs of twelve epochs, one of which ends with NaN."""
+    header = TraceHeader(
         paceline_trace=VERSION, name=FAMILY, metric="accuracy", mode="max", max_epochs=12
     )
     runs = []
@@ -33,10 +34,10 @@ def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         values = [0.9 - (0.5 + 0.1 * number) / (1 + epoch) for epoch in range(12)]
         if number == 3:
             values[-1] = float("nan")
-        runs.append(Run(number, {"n": number}, array("d", values), array("d", [1.0] * 12)))
+        runs.append(TraceRun(number, {"n": number}, array("d", values), array("d", [1.0] * 12)))
     write_trace(tmp_path / f"{FAMILY}.jsonl.gz", header, runs)
-    monkeypatch.setattr(recorded, "TRACES", tmp_path)
-    monkeypatch.setattr(pinned, "PATH", tmp_path / "pinned.json")
+    monkeypatch.setattr(question_set, "TRACES", tmp_path)
+    monkeypatch.setattr(published_answers, "PATH", tmp_path / "pinned.json")
     return tmp_path
 
 
@@ -44,9 +45,9 @@ def test_two_families_are_held_out() -> None:
     assert set(HELD_OUT) == {"deepobs", "nasbench_nlp"} < set(FAMILIES)
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("small_trace")
 def test_a_question_shows_the_beginning_and_asks_for_the_end() -> None:
-    asked = questions([FAMILY])
+    asked = load_questions([FAMILY])
     assert {len(question.losses) for question in asked} == {1, 3, 6, 9}
     assert len(asked) == 4 * 4
     for question in asked:
@@ -54,12 +55,12 @@ def test_a_question_shows_the_beginning_and_asks_for_the_end() -> None:
         assert all(-1 <= loss <= 0 for loss in question.losses)
     # A run that ended without a number counts as the worst there is.
     assert {question.final for question in asked if question.run == 3} == {0.0}
-    assert questions([FAMILY]) == asked
+    assert load_questions([FAMILY]) == asked
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("small_trace")
 def test_a_model_without_an_answer_is_scored_as_the_last_value() -> None:
-    question = questions([FAMILY], runs=1)[2]
+    question = load_questions([FAMILY], runs=1)[2]
     silent = score(question, None, 0.0)
     assert not silent.answered
     middle = question.losses[-1]
@@ -68,32 +69,39 @@ def test_a_model_without_an_answer_is_scored_as_the_last_value() -> None:
     assert sure.crps != silent.crps
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("small_trace")
 def test_the_page_has_every_model_and_family(capsys: pytest.CaptureFixture[str]) -> None:
     command.main(["--models", "last,power-law", "--families", FAMILY, "--runs", "1", "--dry"])
     text = capsys.readouterr().out
-    for title in ("Over all", "Log score", "CRPS", "Coverage of 80 %", "AUC", "Milliseconds"):
+    for title in ("Overall", "Log score", "CRPS", "Coverage of 80 %", "AUC", "Milliseconds"):
         assert title in text
     assert "| power-law" in text
     assert FAMILY in text
 
 
-@pytest.mark.usefixtures("few")
-def test_published_answers_are_kept_and_read_back(
+@pytest.mark.usefixtures("small_trace")
+def test_published_answers_are_stored_and_read_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = PUBLISHED._replace(burn_in=5), {"published-700": 15, "published-2500": 25}
     few_steps = NASLIB4._replace(burn_in=5), {"naslib4": 15}
-    monkeypatch.setattr(far, "CHAINS", {"published": short, "naslib4": few_steps})
-    asked = questions([FAMILY], runs=1)
-    lines = [far.answer(pinned.ask(q, chain)) for q in asked for chain in far.CHAINS]
+    monkeypatch.setattr(run_published, "CHAINS", {"published": short, "naslib4": few_steps})
+    asked = load_questions([FAMILY], runs=1)
+    lines = [
+        run_published.answer_question(published_answers.to_published_question(q, chain))
+        for q in asked
+        for chain in run_published.CHAINS
+    ]
     assert lines == [
-        {**far.answer(pinned.ask(q, chain)), "seconds": line["seconds"]}
+        {
+            **run_published.answer_question(published_answers.to_published_question(q, chain)),
+            "seconds": line["seconds"],
+        }
         for line, (q, chain) in zip(
-            lines, ((q, chain) for q in asked for chain in far.CHAINS), strict=True
+            lines, ((q, chain) for q in asked for chain in run_published.CHAINS), strict=True
         )
     ]
-    pinned.write(lines, {"command": "here"})
+    published_answers.write_answers(lines, {"command": "here"})
     models = "published-700,published-2500,naslib4,last"
     command.main(["--models", models, "--families", FAMILY, "--runs", "1", "--dry"])
     text = capsys.readouterr().out
@@ -101,11 +109,13 @@ def test_published_answers_are_kept_and_read_back(
     assert "| published-2500" in text
 
 
-@pytest.mark.usefixtures("few")
-def test_accuracies_go_out_and_losses_come_back() -> None:
-    question = questions([FAMILY], runs=1)[1]
-    asked = pinned.ask(question, "published")
+@pytest.mark.usefixtures("small_trace")
+def test_questions_become_accuracies_and_answers_become_losses() -> None:
+    question = load_questions([FAMILY], runs=1)[1]
+    asked = published_answers.to_published_question(question, "published")
     assert asked["y"] == pytest.approx([-loss for loss in question.losses])
-    assert pinned.losses([0.1, 0.2, 0.9], question) == pytest.approx((-0.9, -0.2, -0.1))
+    assert published_answers.to_losses([0.1, 0.2, 0.9], question) == pytest.approx(
+        (-0.9, -0.2, -0.1)
+    )
     gap = question._replace(losses=(NO_LOSS, *question.losses))
-    assert pinned.ask(gap, "published")["y"][0] == 0.0
+    assert published_answers.to_published_question(gap, "published")["y"][0] == 0.0

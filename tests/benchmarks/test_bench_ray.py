@@ -1,19 +1,19 @@
-"""The page of the Ray benchmark says what was found, and by how much."""
+"""The page of the Ray benchmark has the figures and their ratios."""
 
 from __future__ import annotations
 
-from benchmarks.ray import OURS, REUSE, Case, page
+from benchmarks.ray import OURS, REUSE, Case, format_page
 
 
-def test_the_page_compares_what_did_the_same() -> None:
+def test_the_page_compares_equal_cases() -> None:
     found = {
         Case(OURS, 64, 100): [rates(4000.0, 40.0), rates(3000.0, 30.0)],
         Case(REUSE, 64, 100): [rates(200.0, 2.0), rates(200.0, 2.0)],
         Case(REUSE, 10, 1): [rates(1.0, 1.0), rates(1.0, 1.0)],
     }
-    life = {
+    study = {
         "trials": 64,
-        "life_s": 10.0,
+        "cluster_s": 10.0,
         "simulated_s": 9.5,
         "forecast_s": 0.25,
         "off": -0.05,
@@ -22,16 +22,13 @@ def test_the_page_compares_what_did_the_same() -> None:
     }
     row = {"reports_per_cpu_s": 30_000.0, "busy": 0.5, "resumed": 10, "near": 9}
     growth = [{**row, "nodes": 125, "slots": 1000, "reports": 1_000_000}]
-    text = page(found, [life, {**life, "identical": False}], growth)
-    assert "| 125   | 1,000 | 1,000,000 | 30,000               | 50.0%      | 9 of 10 " in text
+    text = format_page(found, [study, {**study, "identical": False}], growth)
+    assert "| 125   | 1,000 | 1,000,000 | 30,000                 | 50.0%      | 9 of 10 " in text
     assert "* 64 x 100: 17.5 times Ray Tune, reuse_actors (15.0 to 20.0)\n" in text
     assert "* 10 x 1" not in text
-    assert (
-        "| 10.0 s | 9.5 s            | -5.0% | 0.25 s          | 200           | identical |"
-        in text
-    )
+    assert "| 10.0 s  | 9.5 s     | -5.0%      | 0.25 s   | 200           | identical |" in text
     assert "| differs   |" in text
-    assert "10.0 s there, 9.5 s in the simulator, -5.0% (asked for: within 10%)" in text
+    assert "10.0 s on the cluster, 9.5 s in the simulator, -5.0% (target: within 10%)" in text
 
 
 def rates(reports: float, trials: float) -> dict[str, float]:

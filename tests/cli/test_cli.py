@@ -1,4 +1,4 @@
-"""The command line: simulate, demo, completion, progress, and what every command keeps to."""
+"""The command line: simulate, demo, crashes, and the rules for all commands."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 import pytest
-from cli_kit import SCRIPT, Here, environment, golden, outside, put, tiny
+from command_line import (
+    SCRIPT,
+    CommandLine,
+    compare_golden,
+    make_environment,
+    run_command,
+    write_log,
+    write_small_trace,
+)
 
+from paceline.api.options import StudyOptions
 from paceline.api.simulation import SimResult, Simulation
-from paceline.cli.flags import FLAGS
+from paceline.cli.flags import SIMULATION_FLAGS, STUDY_FLAGS
 from paceline.cli.main import COMMANDS, commands, main
 
 if TYPE_CHECKING:
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Step
 
 
-def fields(kind: type) -> list[str]:
+def list_fields(kind: type) -> list[str]:
     """Return the names of a struct's fields."""
     return [field.name for field in msgspec.structs.fields(kind)]
 
@@ -34,52 +43,52 @@ def fields(kind: type) -> list[str]:
 # simulate
 
 
-def test_json_is_one_object_with_the_fields_of_the_result(paceline: Here) -> None:
-    trace = tiny(paceline.folder / "tiny.jsonl.gz")
+def test_json_is_one_object_with_the_fields_of_the_result(paceline: CommandLine) -> None:
+    trace = write_small_trace(paceline.folder / "tiny.jsonl.gz")
     ran = paceline("simulate", trace, "--policy", "asha", "--slots", "2", "--json")
     assert ran.code == 0
     assert ran.out.count("\n") == 1
-    assert list(json.loads(ran.out)) == fields(SimResult)
+    assert list(json.loads(ran.out)) == list_fields(SimResult)
 
 
-def test_people_see_what_was_found_and_why_it_ended(paceline: Here) -> None:
-    trace = tiny(paceline.folder / "tiny.jsonl.gz")
+def test_the_table_shows_the_best_value_and_the_end(paceline: CommandLine) -> None:
+    trace = write_small_trace(paceline.folder / "tiny.jsonl.gz")
     ran = paceline("simulate", trace, "--policy", "fifo", "--slots", "2", "--target", "0.7")
     assert ran.code == 0
-    golden("simulate.txt", ran.out)
+    compare_golden("simulate.txt", ran.out)
 
 
-def test_nothing_is_written_unless_a_store_or_a_name_is_given(paceline: Here) -> None:
-    trace = tiny(paceline.folder / "tiny.jsonl.gz")
+def test_nothing_is_written_unless_a_store_or_a_name_is_given(paceline: CommandLine) -> None:
+    trace = write_small_trace(paceline.folder / "tiny.jsonl.gz")
     assert paceline("simulate", trace).code == 0
     assert [path.name for path in paceline.folder.iterdir()] == ["tiny.jsonl.gz"]
 
 
-def test_a_name_alone_goes_to_the_default_store(paceline: Here) -> None:
-    trace = tiny(paceline.folder / "tiny.jsonl.gz")
+def test_a_name_alone_goes_to_the_default_store(paceline: CommandLine) -> None:
+    trace = write_small_trace(paceline.folder / "tiny.jsonl.gz")
     assert paceline("simulate", trace, "--name", "mine").code == 0
     assert (paceline.folder / "paceline.db").exists()
     assert "mine" in paceline("ls").out
 
 
 def test_the_default_store_can_be_set_in_the_environment(
-    paceline: Here, monkeypatch: pytest.MonkeyPatch
+    paceline: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACELINE_STORE", "sqlite:///other.db")
-    trace = tiny(paceline.folder / "tiny.jsonl.gz")
+    trace = write_small_trace(paceline.folder / "tiny.jsonl.gz")
     assert paceline("simulate", trace, "--name", "mine").code == 0
     assert not (paceline.folder / "paceline.db").exists()
     assert "mine" in paceline("ls", "--store", "other.db").out
 
 
-def test_a_store_alone_names_the_study_after_its_source_and_policy(paceline: Here) -> None:
-    trace = tiny(paceline.folder / "tiny.jsonl.gz")
+def test_a_store_alone_names_the_study_after_its_source_and_policy(paceline: CommandLine) -> None:
+    trace = write_small_trace(paceline.folder / "tiny.jsonl.gz")
     assert paceline("simulate", trace, "--slots", "2", "--store", "x.db").code == 0
     assert "tiny-asha-s2-0" in paceline("ls", "--store", "x.db").out
 
 
-def test_a_given_setup_overrides_the_trace_s_own(paceline: Here) -> None:
-    trace = tiny(paceline.folder / "tiny.jsonl.gz", runs=1, epochs=2, setup_s=5.0)
+def test_a_given_setup_overrides_the_trace_s_own(paceline: CommandLine) -> None:
+    trace = write_small_trace(paceline.folder / "tiny.jsonl.gz", runs=1, epochs=2, setup_s=5.0)
 
     def makespan(*options: str) -> float:
         ran = paceline("simulate", trace, "--policy", "fifo", "--json", *options)
@@ -90,8 +99,8 @@ def test_a_given_setup_overrides_the_trace_s_own(paceline: Here) -> None:
     assert makespan("--setup", "1m") == 80.0
 
 
-def test_every_option_reaches_the_simulation(paceline: Here) -> None:
-    trace = tiny(paceline.folder / "tiny.jsonl.gz")
+def test_every_option_reaches_the_simulation(paceline: CommandLine) -> None:
+    trace = write_small_trace(paceline.folder / "tiny.jsonl.gz")
     given = (
         "--policy asha:eta=2 --slots 3 --target 0.99 --over 2 --range 0,1.5 --deadline 2h "
         "--slot-hours 3 --epochs 3 --trials 5 --seed 7 --order file --share --speedup amdahl:0.9 "
@@ -133,8 +142,8 @@ def test_every_option_reaches_the_simulation(paceline: Here) -> None:
     )
 
 
-def test_configs_of_a_synthetic_workload_come_from_the_generator_that_is_asked_for(
-    paceline: Here,
+def test_the_generator_option_proposes_configs_of_a_synthetic_workload(
+    paceline: CommandLine,
 ) -> None:
     few = ("simulate", "toy:epochs=2", "--trials", "4", "--json")
     drawn, filled = (
@@ -144,35 +153,41 @@ def test_configs_of_a_synthetic_workload_come_from_the_generator_that_is_asked_f
     assert drawn != filled
 
 
-def test_there_is_a_flag_for_every_field_of_a_simulation_of_one_search() -> None:
-    assert {flag.field for flag in FLAGS} == set(fields(Simulation)) - {"source", "searches"}
+def test_flags_set_fields_and_every_field_of_a_simulation_has_a_flag() -> None:
+    assert {flag.field for flag in STUDY_FLAGS} <= set(StudyOptions.__struct_fields__)
+    assert {flag.field for flag in SIMULATION_FLAGS} == set(list_fields(Simulation)) - {
+        "source",
+        "searches",
+    }
 
 
-def test_a_negative_target_is_a_value_and_not_an_option(paceline: Here) -> None:
+def test_a_negative_target_is_a_value_and_not_an_option(paceline: CommandLine) -> None:
     ran = paceline("simulate", "toy:epochs=2", "--trials", "2", "--target", "-1", "--json")
     assert json.loads(ran.out)["target"] == -1.0
 
 
-def test_a_study_that_stalls_is_shown_and_exits_with_1(paceline: Here) -> None:
-    trace = tiny(paceline.folder / "tiny.jsonl.gz")
+def test_a_study_that_stalls_is_shown_and_exits_with_1(paceline: CommandLine) -> None:
+    trace = write_small_trace(paceline.folder / "tiny.jsonl.gz")
     ran = paceline("simulate", trace, "--slots", "2", "--capacity", "15=0")
     assert ran.code == 1
     assert "stalled" in ran.out
 
 
-def test_a_study_whose_trials_all_failed_exits_with_1(paceline: Here) -> None:
+def test_a_study_exits_with_1_if_all_trials_failed(paceline: CommandLine) -> None:
     ran = paceline("simulate", "families:crash=1,diverge=0", "--trials", "3", "--retries", "0")
     assert ran.code == 1
     assert "3 failed" in ran.out
 
 
-def test_a_file_may_have_a_colon_in_its_name(paceline: Here) -> None:
-    trace = tiny(paceline.folder / "run:1.jsonl.gz")
+def test_a_file_may_have_a_colon_in_its_name(paceline: CommandLine) -> None:
+    trace = write_small_trace(paceline.folder / "run:1.jsonl.gz")
     assert paceline("simulate", trace).code == 0
 
 
 @pytest.mark.traces
-def test_the_same_simulation_twice_differs_in_wall_time_alone(paceline: Here, traces: Path) -> None:
+def test_two_runs_of_a_simulation_differ_only_in_wall_time(
+    paceline: CommandLine, traces: Path
+) -> None:
     trace = traces / "nasbench_nlp_wikitext2.jsonl.gz"
     command = ("simulate", trace, "--policy", "asha", "--slots", "8", "--seed", "1", "--json")
     first, again = (json.loads(paceline(*command).out) for _ in range(2))
@@ -180,7 +195,7 @@ def test_the_same_simulation_twice_differs_in_wall_time_alone(paceline: Here, tr
 
 
 @pytest.mark.traces
-def test_fifo_on_one_slot_takes_the_sum_of_all_epochs(paceline: Here, traces: Path) -> None:
+def test_fifo_on_one_slot_takes_the_sum_of_all_epochs(paceline: CommandLine, traces: Path) -> None:
     trace = traces / "nasbench_nlp_wikitext2.jsonl.gz"
     options = ["--policy", "fifo", "--order", "file", "--slots", "1", "--setup", "0", "--json"]
     result = json.loads(paceline("simulate", trace, *options).out)
@@ -196,12 +211,12 @@ def test_fifo_on_one_slot_takes_the_sum_of_all_epochs(paceline: Here, traces: Pa
 LONG = ("simulate", "families", "--trials", "200", "--seed", "3", "--store", "x.db", "--name", "a")
 
 
-def begun(folder: Path) -> subprocess.Popen[str]:
-    """Start a long simulation as users do; return when a part of its log is in the store."""
+def start_simulation(folder: Path) -> subprocess.Popen[str]:
+    """Start a long simulation in a shell; return when a part of its log is in the store."""
     process = subprocess.Popen(
         [SCRIPT, *LONG, "--json"],
         cwd=folder,
-        env=environment(folder),
+        env=make_environment(folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -212,12 +227,12 @@ def begun(folder: Path) -> subprocess.Popen[str]:
                 if store.execute("select count(*) from paceline_steps").fetchone()[0]:
                     return process
         except sqlite3.OperationalError:
-            continue  # there is no store yet, or no table in it
+            continue  # the store or its tables do not exist yet
     raise AssertionError(f"it ended before it could be stopped: {process.communicate()}")
 
 
-def test_a_killed_simulation_resumes_to_the_same_result(paceline: Here) -> None:
-    process = begun(paceline.folder)
+def test_a_killed_simulation_resumes_to_the_same_result(paceline: CommandLine) -> None:
+    process = start_simulation(paceline.folder)
     process.kill()
     process.communicate()
     assert "unfinished" in paceline("ls", "--store", "x.db").out
@@ -228,8 +243,8 @@ def test_a_killed_simulation_resumes_to_the_same_result(paceline: Here) -> None:
     assert paceline("replay", "a", "--store", "x.db").out.startswith("identical: ")
 
 
-def test_an_interrupt_says_one_line_and_leaves_a_study_to_resume(paceline: Here) -> None:
-    process = begun(paceline.folder)
+def test_an_interrupt_prints_one_line_and_the_study_can_be_resumed(paceline: CommandLine) -> None:
+    process = start_simulation(paceline.folder)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert (process.returncode, out, err) == (130, "", "paceline: interrupted\n")
@@ -237,7 +252,7 @@ def test_an_interrupt_says_one_line_and_leaves_a_study_to_resume(paceline: Here)
     assert paceline("resume", "a", "--store", "x.db").code == 0
 
 
-# What every command keeps to
+# Rules for all commands
 
 
 def test_help_and_version_import_nothing_heavy() -> None:
@@ -251,7 +266,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
-def test_the_list_of_commands_says_what_each_command_says_itself() -> None:
+def test_the_list_of_commands_has_the_first_line_of_each_help() -> None:
     with click.Context(commands) as ctx:
         for name, place in COMMANDS.items():
             command = commands.get_command(ctx, name)
@@ -260,28 +275,28 @@ def test_the_list_of_commands_says_what_each_command_says_itself() -> None:
             assert (command.help or "").splitlines()[0].startswith(place.help.rstrip("."))
 
 
-def test_no_command_at_all_shows_the_help(paceline: Here) -> None:
+def test_paceline_without_a_command_shows_the_help(paceline: CommandLine) -> None:
     ran = paceline()
     assert ran.code == 0
     assert "Commands:" in ran.out
 
 
-def test_the_version_is_told(paceline: Here) -> None:
+def test_the_version_is_printed(paceline: CommandLine) -> None:
     assert paceline("--version").out.startswith("paceline, version ")
 
 
-def test_letters_that_the_terminal_has_not_are_no_reason_to_fail(tmp_path: Path) -> None:
+def test_letters_that_the_terminal_lacks_are_replaced(tmp_path: Path) -> None:
     ran = subprocess.run(
         [SCRIPT, "simulate", "toy:epochs=2", "--trials", "2", "--name", "größe"],
         cwd=tmp_path,
-        env={**environment(tmp_path), "PYTHONIOENCODING": "ascii"},
+        env={**make_environment(tmp_path), "PYTHONIOENCODING": "ascii"},
         capture_output=True,
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
-def test_the_simulated_demo_compares_two_policies_and_writes_nothing(paceline: Here) -> None:
+def test_the_simulated_demo_compares_two_policies_and_writes_nothing(paceline: CommandLine) -> None:
     ran = paceline("demo", "--simulated")
     assert (ran.code, ran.err) == (0, "")
     assert "times as fast" in ran.out
@@ -290,17 +305,17 @@ def test_the_simulated_demo_compares_two_policies_and_writes_nothing(paceline: H
     assert list(paceline.folder.iterdir()) == []
 
 
-def test_the_simulated_demo_comes_with_the_installed_command(tmp_path: Path) -> None:
-    ran = outside(tmp_path, "demo", "--simulated")
+def test_the_simulated_demo_works_in_the_installed_command(tmp_path: Path) -> None:
+    ran = run_command(tmp_path, "demo", "--simulated")
     assert (ran.code, ran.err) == (0, "")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_that_leaves_early_gets_no_traceback(kept_story: Path) -> None:
+def test_a_closed_pipe_causes_no_traceback(folder_with_long_story: Path) -> None:
     with subprocess.Popen(
         [SCRIPT, "story", "mine"],
-        cwd=kept_story,
-        env=environment(kept_story),
+        cwd=folder_with_long_story,
+        env=make_environment(folder_with_long_story),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
@@ -311,15 +326,15 @@ def test_a_reader_that_leaves_early_gets_no_traceback(kept_story: Path) -> None:
 
 
 @pytest.fixture
-def kept_story(tmp_path: Path) -> Path:
-    """A folder with a study whose story is longer than a pipe holds."""
+def folder_with_long_story(tmp_path: Path) -> Path:
+    """A folder with a study; its story is longer than a pipe's buffer."""
     log: list[Step] = []
     Simulation(source="families", trials=20).run(name="mine", remember=log.extend)
-    put(str(tmp_path / "paceline.db"), "mine", log)
+    write_log(str(tmp_path / "paceline.db"), "mine", log)
     return tmp_path
 
 
-def test_main_can_be_called_with_arguments_of_ones_own(
+def test_main_accepts_arguments(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["simulate"]) == 2

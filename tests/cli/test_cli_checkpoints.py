@@ -1,27 +1,28 @@
-"""`paceline checkpoints`: what is listed, why, and what goes."""
+"""`paceline checkpoints`: the list, its reasons, and the files it deletes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from cli_kit import Here, golden, put
-from live_kit import Running, study_file, wait_for
-from test_checkpoint_lifetime import EPOCHS, SCHEDULES, Told
+from checkpoint_bench import EPOCHS, SCHEDULES, CheckpointBench
+from command_line import CommandLine, compare_golden, write_log
+from running_command import RunningCommand, write_study_file
+from waiting import wait_for
 
 import paceline as pl
-from paceline.analysis.checkpoint_inventory import inventory_of
+from paceline.analysis.checkpoint_inventory import list_checkpoints
 from paceline.api.stored import CheckpointPage
 from paceline.core import events as e
-from paceline.store import folder_of
+from paceline.store import find_study_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def told() -> Told:
-    """Return a study with a checkpoint for every reason there is."""
-    study = Told(slots=2, epochs=EPOCHS, share=True)
+def make_study() -> CheckpointBench:
+    """Return a study with a checkpoint for every reason to keep one."""
+    study = CheckpointBench(slots=2, epochs=EPOCHS, share=True)
     study.submit(EPOCHS, **SCHEDULES[5])
     study.train(0, 0.9, 0.8, seconds=3.0)
     study.save(0, 2_000)
@@ -39,11 +40,13 @@ def told() -> Told:
     return study
 
 
-def kept(paceline: Here, study: Told, url: str = "sqlite:///paceline.db") -> Path:
-    """Keep a study as if it had run here, its checkpoints with it, and return their folder."""
-    steps = [msgspec.structs.replace(study.steps[0], event=opened(study)), *study.steps[1:]]
-    put(url, "told", steps)
-    folder = folder_of(url, "told")
+def write_study(
+    paceline: CommandLine, study: CheckpointBench, url: str = "sqlite:///paceline.db"
+) -> Path:
+    """Write a study's log and checkpoints as if it had run here; return their folder."""
+    steps = [msgspec.structs.replace(study.steps[0], event=make_opened(study)), *study.steps[1:]]
+    write_log(url, "bench", steps)
+    folder = find_study_folder(url, "bench")
     assert folder is not None
     folder = paceline.folder / folder / "checkpoints"
     folder.mkdir(parents=True)
@@ -52,15 +55,15 @@ def kept(paceline: Here, study: Told, url: str = "sqlite:///paceline.db") -> Pat
     return folder
 
 
-def opened(study: Told) -> e.Opened:
-    """Return the study's first fact as a driver on this machine would have told it."""
+def make_opened(study: CheckpointBench) -> e.Opened:
+    """Return the study's Opened as a driver on this machine would write it."""
     event = study.steps[0].event
     assert isinstance(event, e.Opened)
     return msgspec.structs.replace(event, engine={"local": True})
 
 
-def test_each_checkpoint_says_for_whom_it_is_kept_and_what_it_would_cost() -> None:
-    _, rows = inventory_of(told().steps)
+def test_each_checkpoint_has_its_trials_its_reason_and_its_cost() -> None:
+    _, rows = list_checkpoints(make_study().steps)
     assert [(row.attempt, row.epoch, row.trials, row.slot_seconds, row.idle_s) for row in rows] == [
         (0, 2, [0], 6.0, 10.0),
         (0, 4, [0], 6.0, 16.0),
@@ -76,55 +79,55 @@ def test_each_checkpoint_says_for_whom_it_is_kept_and_what_it_would_cost() -> No
     ]
 
 
-def test_the_list_reads_as_a_table(paceline: Here) -> None:
-    folder = kept(paceline, told())
+def test_checkpoints_are_listed_as_a_table(paceline: CommandLine) -> None:
+    folder = write_study(paceline, make_study())
     (folder / ".7-3.ckpt.part").write_bytes(b"x" * 300)
     (folder / "9-1.ckpt").write_bytes(b"x" * 4_000)
-    ran = paceline("checkpoints", "told", "--dry-run")
+    ran = paceline("checkpoints", "bench", "--dry-run")
     assert ran.code == 0
-    golden("checkpoints.txt", ran.out)
+    compare_golden("checkpoints.txt", ran.out)
     assert len(list(folder.iterdir())) == 6
 
 
-def test_what_no_log_names_is_deleted_and_nothing_else(paceline: Here) -> None:
-    study = told()
-    folder = kept(paceline, study)
+def test_only_files_that_the_log_does_not_name_are_deleted(paceline: CommandLine) -> None:
+    study = make_study()
+    folder = write_study(paceline, study)
     (folder / "9-1.ckpt").write_bytes(b"x" * 4_000)
     (folder / "0-6.ckpt").unlink()
-    found = page(paceline)
+    found = read_page(paceline)
     assert [(stray.name, stray.bytes) for stray in found.strays] == [("9-1.ckpt", 4_000)]
     assert (found.collected, found.stray_bytes, found.missing) == (True, 4_000, 1)
     assert sorted(path.name for path in folder.iterdir()) == ["0-2.ckpt", "0-4.ckpt", "1-4.ckpt"]
-    assert page(paceline).strays == []
-    ran = paceline("checkpoints", "told")
-    assert "1 more is named in the log and not there" in ran.out
-    assert "nothing lies around" in ran.out
+    assert read_page(paceline).strays == []
+    ran = paceline("checkpoints", "bench")
+    assert "1 more is in the log, but missing" in ran.out
+    assert "the log names all files" in ran.out
 
 
-def page(paceline: Here, *arguments: str) -> CheckpointPage:
-    ran = paceline("checkpoints", "told", "--json", *arguments)
+def read_page(paceline: CommandLine, *arguments: str) -> CheckpointPage:
+    ran = paceline("checkpoints", "bench", "--json", *arguments)
     assert ran.code == 0, ran.err
     return msgspec.json.decode(ran.out, type=CheckpointPage)
 
 
-def test_a_study_that_was_simulated_has_none(paceline: Here) -> None:
-    put("sqlite:///paceline.db", "told", told().steps)
-    assert page(paceline).place is None
-    assert paceline("checkpoints", "told").out == (
-        "study 'told' was simulated, and has no checkpoints.\n"
+def test_a_simulated_study_has_no_checkpoints(paceline: CommandLine) -> None:
+    write_log("sqlite:///paceline.db", "bench", make_study().steps)
+    assert read_page(paceline).place is None
+    assert paceline("checkpoints", "bench").out == (
+        "study 'bench' was simulated: it has no checkpoints.\n"
     )
 
 
-def test_a_study_that_ran_here_is_listed_where_its_files_are(paceline: Here) -> None:
-    def trains(trial: Any) -> None:  # noqa: ANN401
+def test_a_study_with_its_own_folder_is_listed(paceline: CommandLine) -> None:
+    def train(trial: Any) -> None:  # noqa: ANN401
         weight = trial.keep(weight=[0.0])
         for epoch in trial.epochs():
             weight[0] += 1.0
             trial.report(loss=1.0 / (1 + epoch + trial["lr"]))
 
     result = pl.tune(
-        trains,
-        name="told",
+        train,
+        name="bench",
         store="sqlite:///paceline.db",
         files=paceline.folder / "elsewhere",
         space={"lr": pl.uniform(0, 1)},
@@ -138,7 +141,7 @@ def test_a_study_that_ran_here_is_listed_where_its_files_are(paceline: Here) -> 
         keep_best=1,
     )
     assert result.best is not None
-    found = page(paceline)
+    found = read_page(paceline)
     assert found.place == str(paceline.folder / "elsewhere" / "checkpoints")
     (row,) = found.checkpoints
     assert row.trials == [result.best.id]
@@ -149,28 +152,30 @@ def test_a_study_that_ran_here_is_listed_where_its_files_are(paceline: Here) -> 
     ]
 
 
-def test_a_study_that_is_driven_is_looked_at_and_left_alone(paceline: Here) -> None:
+def test_a_running_study_is_listed_and_not_changed(paceline: CommandLine) -> None:
     folder = paceline.folder
     (folder / "hold").touch()
-    study_file(folder)
-    with Running(folder, "paceline", "run", "study.py", "--name", "told", "--no-report") as driver:
-        place = folder_of("sqlite:///paceline.db", "told")
+    write_study_file(folder)
+    with RunningCommand(
+        folder, "paceline", "run", "study.py", "--name", "bench", "--no-report"
+    ) as driver:
+        place = find_study_folder("sqlite:///paceline.db", "bench")
         assert place is not None
         wait_for(lambda: any((folder / place / "checkpoints").glob("*.ckpt")))
-        ran = paceline("checkpoints", "told")
+        ran = paceline("checkpoints", "bench")
         assert ran.code == 2
         assert ran.err == (
-            f"paceline: study 'told' is driven by process {driver.pid}, which collects what nobody "
-            "needs by itself: look with --dry-run, or wait until that ends.\n"
+            f"paceline: study 'bench' is run by process {driver.pid}, which deletes unneeded "
+            "checkpoints itself: add --dry-run, or wait until the study ends.\n"
         )
-        assert page(paceline, "--dry-run").strays == []
+        assert read_page(paceline, "--dry-run").strays == []
         (folder / "hold").unlink()
         assert driver.end().code == 0
-    assert page(paceline).strays == []
+    assert read_page(paceline).strays == []
 
 
-def test_a_study_that_is_not_there_is_a_clear_word(paceline: Here) -> None:
-    kept(paceline, told())
+def test_a_missing_study_is_a_clear_error(paceline: CommandLine) -> None:
+    write_study(paceline, make_study())
     ran = paceline("checkpoints", "other")
     assert (ran.code, ran.out) == (2, "")
     assert "no study" in ran.err

@@ -1,7 +1,7 @@
-"""The documentation of the command line says what the command line says.
+"""The documentation of the command line agrees with the command line.
 
-`PACELINE_GOLDEN=write pytest tests/cli/test_cli_docs.py` writes the generated parts of
-`docs/cli.md` and the golden files of the other tests again.
+`PACELINE_GOLDEN=write pytest tests/cli/test_cli_docs.py` rewrites the generated parts of
+`docs/cli.md` and the golden files of the other tests.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ import msgspec
 import pytest
 
 from paceline.analysis.checkpoint_inventory import CheckpointRow
-from paceline.analysis.live_summary import Summary
 from paceline.analysis.sharing import Change, NodeRow, Sharing
-from paceline.analysis.summary import Best, CheckpointName, Forecasts, GroupRow, StudyRow
+from paceline.analysis.summary import (
+    Best,
+    BestCheckpoint,
+    Forecasts,
+    GroupRow,
+    StudyRow,
+    StudySummary,
+)
 from paceline.api.comparison import CompareResult, CompareRow
 from paceline.api.simulation import SimResult
-from paceline.api.stored import CheckpointPage, Stray, StudyList, StudyPage, TrialRow
+from paceline.api.stored import CheckpointPage, StrayFile, StudyList, StudyPage, TrialRow
 from paceline.cli.flags import VARIABLES
 from paceline.cli.main import COMMANDS, commands
 
@@ -30,7 +36,7 @@ CLI = ROOT / "docs" / "cli.md"
 JSON = ROOT / "docs" / "json.md"
 # Each object of the documentation, by its heading.
 OBJECTS: dict[str, type[msgspec.Struct]] = {
-    "run": Summary,
+    "run": StudySummary,
     "simulate": SimResult,
     "compare": CompareResult,
     "A row of compare": CompareRow,
@@ -41,18 +47,18 @@ OBJECTS: dict[str, type[msgspec.Struct]] = {
     "A trial": TrialRow,
     "A group": GroupRow,
     "best": Best,
-    "A checkpoint's name": CheckpointName,
+    "A checkpoint's name": BestCheckpoint,
     "tree": Sharing,
     "A node": NodeRow,
     "A change": Change,
     "checkpoints": CheckpointPage,
     "A checkpoint": CheckpointRow,
-    "A stray": Stray,
+    "A stray": StrayFile,
 }
 
 
-def help_of(name: str) -> str:
-    """Return a command's help, as it reads in a terminal of 90 columns."""
+def read_help(name: str) -> str:
+    """Return a command's help for a terminal of 90 columns."""
     with click.Context(commands, info_name="paceline") as ctx:
         command = commands.get_command(ctx, name) if name else commands
         assert command is not None
@@ -66,21 +72,21 @@ def help_of(name: str) -> str:
         return command.get_help(inner)
 
 
-def variables() -> str:
+def write_variables() -> str:
     """Return the table of environment variables."""
     rows = [f"| `{each.name}` | `{each.default}` | {each.help} |" for each in VARIABLES]
     return "\n".join(["| variable | default | what it does |", "|---|---|---|", *rows])
 
 
-def generated() -> dict[str, str]:
-    """Return every part of `docs/cli.md` that is not written by hand, by the name in its mark."""
-    parts = {f"help {name}": f"```text\n{help_of(name)}\n```" for name in COMMANDS}
-    return {"help": f"```text\n{help_of('')}\n```", **parts, "environment": variables()}
+def generate() -> dict[str, str]:
+    """Return every generated part of `docs/cli.md`, by the name in its mark."""
+    parts = {f"help {name}": f"```text\n{read_help(name)}\n```" for name in COMMANDS}
+    return {"help": f"```text\n{read_help('')}\n```", **parts, "environment": write_variables()}
 
 
-def filled(text: str) -> str:
-    """Return the text with what stands between its marks written anew."""
-    for name, part in generated().items():
+def fill(text: str) -> str:
+    """Return the text with its generated parts replaced."""
+    for name, part in generate().items():
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
         assert text.count(begin) == text.count(end) == 1, f"docs/cli.md has no place for {name!r}"
         before, _, rest = text.partition(begin)
@@ -91,12 +97,12 @@ def filled(text: str) -> str:
 def test_the_documentation_has_every_command_s_help_and_every_variable() -> None:
     text = CLI.read_text(encoding="utf-8")
     if os.environ.get("PACELINE_GOLDEN") == "write":
-        CLI.write_text(filled(text), encoding="utf-8")
-    assert CLI.read_text(encoding="utf-8") == filled(text)
+        CLI.write_text(fill(text), encoding="utf-8")
+    assert CLI.read_text(encoding="utf-8") == fill(text)
 
 
-def section(heading: str) -> str:
-    """Return what stands under a heading of `docs/json.md`."""
+def read_section(heading: str) -> str:
+    """Return the text under a heading of `docs/json.md`."""
     found = re.search(
         rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", JSON.read_text("utf-8"), re.M | re.S
     )
@@ -106,27 +112,26 @@ def section(heading: str) -> str:
 
 @pytest.mark.parametrize("heading", OBJECTS)
 def test_the_documented_keys_are_the_fields_in_their_order(heading: str) -> None:
-    keys = re.findall(r"^\| `(\w+)` \|", section(heading), re.M)
+    keys = re.findall(r"^\| `(\w+)` \|", read_section(heading), re.M)
     assert keys == [field.name for field in msgspec.structs.fields(OBJECTS[heading])]
 
 
 @pytest.mark.parametrize("heading", OBJECTS)
 def test_every_key_has_a_unit_and_a_meaning(heading: str) -> None:
-    for row in re.findall(r"^\| `\w+` \|.*$", section(heading), re.M):
+    for row in re.findall(r"^\| `\w+` \|.*$", read_section(heading), re.M):
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert len(cells) == 3, row
         assert all(cells), row
 
 
-def test_the_environment_is_read_in_one_module_alone() -> None:
+def test_only_one_module_reads_the_environment() -> None:
     readers = {
         path.name
         for path in (ROOT / "src" / "paceline").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
-    # Workers and the service for shared GPUs get the driver's environment, and more; they ask it
-    # nothing. Which GPUs the driver may use, CUDA's own variable says; by which
-    # interface processes reach each other, torch is told by one of its own.
+    # Workers and the service for shared GPUs inherit and extend the driver's environment. CUDA and
+    # torch have their own variables for GPUs and for the network interface.
     own = {"devices.py", "torch.py"}
     assert readers == own | {"flags.py", "process.py", "mps.py", "worker_pool.py"}

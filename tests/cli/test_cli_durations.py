@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations: how they are written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from paceline.api.options import seconds_of
+from paceline.api.options import parse_duration
 from paceline.core.errors import SpecError
 
 
@@ -30,10 +30,10 @@ from paceline.core.errors import SpecError
         (timedelta(hours=1, seconds=1), 3601.0),
     ],
 )
-def test_every_spelling_is_so_many_seconds(
+def test_a_duration_is_converted_to_seconds(
     written: float | str | timedelta, seconds: float
 ) -> None:
-    assert seconds_of(written) == seconds
+    assert parse_duration(written) == seconds
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_every_spelling_is_so_many_seconds(
         *(-1, float("nan"), float("inf"), True, timedelta(seconds=-1)),
     ],
 )
-def test_anything_else_is_refused_with_the_way_to_write_it(
+def test_an_invalid_duration_is_refused_with_the_format(
     written: float | str | timedelta,
 ) -> None:
-    with pytest.raises(SpecError, match="is no duration: write seconds"):
-        seconds_of(written)
+    with pytest.raises(SpecError, match="is not a duration: write seconds"):
+        parse_duration(written)

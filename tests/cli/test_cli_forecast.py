@@ -1,4 +1,4 @@
-"""paceline forecast: one curve, its futures, and the chance to reach the target."""
+"""`paceline forecast`: one curve, its forecast, and the chance to reach the target."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from cli_kit import Here, golden, tiny
+from command_line import CommandLine, compare_golden, write_small_trace
 
 from paceline.analysis.forecast_fan import Fan, FanRow
-from paceline.api.curve_forecast import fan_of, known_of_trace
+from paceline.api.curve_forecast import forecast_curve, read_trace_curve
 from paceline.plots.fan_figure import draw_fan
 
 if TYPE_CHECKING:
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 @pytest.fixture
 def paceline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Here:
+) -> CommandLine:
     """The command line, in a folder with a trace and an unfinished study of it."""
-    here = Here(tmp_path, capsys, monkeypatch)
-    trace = tiny(here.folder / "tiny.jsonl.gz", epochs=9)
+    here = CommandLine(tmp_path, capsys, monkeypatch)
+    trace = write_small_trace(here.folder / "tiny.jsonl.gz", epochs=9)
     short = ("--deadline", "150", "--slots", "1")
     here("simulate", trace, "--policy", "fifo", *short, "--name", "one")
     return here
 
 
-def test_a_fan_in_text(paceline: Here) -> None:
+def test_a_forecast_is_printed_as_text(paceline: CommandLine) -> None:
     found = paceline("forecast", "tiny.jsonl.gz", "0", "--at", "5", "--curves", "last")
-    golden("forecast.txt", found.out)
+    compare_golden("forecast.txt", found.out)
 
 
-def test_the_json_has_what_is_promised(paceline: Here) -> None:
+def test_the_json_has_the_documented_keys(paceline: CommandLine) -> None:
     found = paceline("forecast", "tiny.jsonl.gz", "0", "--at", "5", "--curves", "last", "--json")
     fan = json.loads(found.out)
     assert set(fan) == set(Fan.__struct_fields__)
@@ -45,8 +45,8 @@ def test_the_json_has_what_is_promised(paceline: Here) -> None:
         assert bounds == sorted(bounds)
 
 
-def test_a_deadline_limits_the_epochs_that_count(paceline: Here) -> None:
-    told = [
+def test_a_deadline_limits_the_epochs_that_count(paceline: CommandLine) -> None:
+    forecasts = [
         json.loads(
             paceline(
                 *("forecast", "tiny.jsonl.gz", "0", "--at", "5", "--curves", "last", "--json"),
@@ -55,7 +55,7 @@ def test_a_deadline_limits_the_epochs_that_count(paceline: Here) -> None:
         )
         for more in ((), ("--deadline", "5s"), ("--deadline", "1000h"))
     ]
-    whole, none, all_ = told
+    whole, none, all_ = forecasts
     assert none["by_epoch"] == 5
     assert none["chance"] == 0.0
     assert none["expected_s"] is None
@@ -63,33 +63,33 @@ def test_a_deadline_limits_the_epochs_that_count(paceline: Here) -> None:
     assert whole["expected_s"] > 0.0
 
 
-def test_no_future_leaves_the_range_of_the_metric(paceline: Here) -> None:
-    asked = ("forecast", "tiny.jsonl.gz", "0", "--at", "5", "--json")
+def test_a_forecast_stays_inside_the_range_of_the_metric(paceline: CommandLine) -> None:
+    command = ("forecast", "tiny.jsonl.gz", "0", "--at", "5", "--json")
     free, bound = (
-        json.loads(paceline(*asked, *more).out)["rows"][-1]["high_95"]
+        json.loads(paceline(*command, *more).out)["rows"][-1]["high_95"]
         for more in ((), ("--range", "0,0.15"))
     )
     assert bound <= 0.15 < free
 
 
-def test_a_trial_of_a_study_is_taken_as_far_as_it_has_come(paceline: Here) -> None:
+def test_a_trial_of_a_study_is_forecast_from_its_last_epoch(paceline: CommandLine) -> None:
     trials = json.loads(paceline("show", "one", "--json").out)["trials"]
-    under_way = next(trial for trial in trials if 0 < trial["epoch"] < 9)
-    number = str(under_way["trial"])
+    unfinished = next(trial for trial in trials if 0 < trial["epoch"] < 9)
+    number = str(unfinished["trial"])
     fan = json.loads(paceline("forecast", "one", number, "--curves", "last", "--json").out)
-    assert fan["epoch"] == under_way["epoch"]
+    assert fan["epoch"] == unfinished["epoch"]
     assert fan["deadline_s"] == 0.0
 
 
-def test_the_figure_needs_no_network_and_shows_what_came(paceline: Here) -> None:
+def test_the_figure_works_offline_and_shows_the_later_values(paceline: CommandLine) -> None:
     found = paceline("forecast", "tiny.jsonl.gz", "0", "--curves", "last", "--plot", "fan.html")
     assert found.out.endswith("fan.html\n")
     page = (paceline.folder / "fan.html").read_text(encoding="utf-8")
     assert not re.findall(r"<script[^>]+src=", page)
-    known = known_of_trace(str(paceline.folder / "tiny.jsonl.gz"), 0, 4)
-    figure = draw_fan(fan_of(known, "last", target=0.15), known.later)
+    known = read_trace_curve(str(paceline.folder / "tiny.jsonl.gz"), 0, 4)
+    figure = draw_fan(forecast_curve(known, "last", target=0.15), known.later)
     names = [trace.name for trace in figure.data]
-    assert names == ["19 of 20 futures", "4 of 5 futures", "median", "seen", "what came"]
+    assert names == ["95 % interval", "80 % interval", "median", "known", "later values"]
     assert len(figure.layout.shapes) == 1
 
 
@@ -97,7 +97,7 @@ def test_the_figure_needs_no_network_and_shows_what_came(paceline: Here) -> None
     ("words", "complaint"),
     [
         (("tiny.jsonl.gz", "99"), "has no run 99: its runs are 0 to"),
-        (("tiny.jsonl.gz", "0", "--at", "99"), "--at 99 cannot be meant: this curve has epochs 1"),
+        (("tiny.jsonl.gz", "0", "--at", "99"), "--at 99 is invalid: must be from 1 to"),
         (("tiny.jsonl.gz", "0", "--curves", "none"), "'none'"),
         (("nothing", "0"), "nothing"),
         (("one", "99"), "has no trial 99"),
@@ -105,8 +105,8 @@ def test_the_figure_needs_no_network_and_shows_what_came(paceline: Here) -> None
         (("tiny.jsonl.gz", "0", "--plot", "no/such/folder.html"), "cannot be written"),
     ],
 )
-def test_mistakes_are_answered_in_a_sentence(
-    paceline: Here, words: tuple[str, ...], complaint: str
+def test_wrong_usage_prints_one_sentence(
+    paceline: CommandLine, words: tuple[str, ...], complaint: str
 ) -> None:
     found = paceline("forecast", *words)
     assert found.code == 2

@@ -1,4 +1,4 @@
-"""A study that runs in one place and is watched and ordered about from another, by its store."""
+"""A study that runs in one folder, watched and controlled from another through its store."""
 
 from __future__ import annotations
 
@@ -8,91 +8,91 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from cli_kit import SCRIPT, Here, Ran, environment, log_of, outside
-from live_kit import Running, study_file
-from postgres_kit import PASSWORD, WALLED, end_sessions
-from terminal_kit import OnTerminal
+from command_line import SCRIPT, CommandLine, CommandResult, make_environment, read_log, run_command
+from postgres_server import PASSWORD, PASSWORD_USER, end_sessions
+from running_command import RunningCommand, write_study_file
+from terminal import TerminalCommand
 
-from paceline.api.stored import replayed
+from paceline.api.stored import replay_log
 from paceline.core.events import Resumed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from benchmarks.postgres import Cluster
+    from benchmarks.postgres import PostgresServer
 
 
 class Site:
-    """Two folders that share nothing but the address of a store."""
+    """Two folders that share only the address of a store."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.url = url
         self.here, self.there = folder / "here", folder / "there"
         for each in (self.here, self.there):
             each.mkdir()
-        self.file = study_file(self.here)
+        self.file = write_study_file(self.here)
 
     def hold(self) -> None:
-        """Let trials stay in their third epoch."""
+        """Hold trials in their third epoch."""
         (self.here / "hold").touch()
 
-    def go_on(self) -> None:
-        """Let them go on."""
+    def release(self) -> None:
+        """Release the trials."""
         (self.here / "hold").unlink()
 
-    def run(self, *more: str) -> Running:
-        """Run the study here."""
+    def run(self, *more: str) -> RunningCommand:
+        """Run the study in the first folder."""
         command = ("paceline", "run", "study.py", "--name", "it", "--store", self.url, *more)
-        return Running(self.here, *command)
+        return RunningCommand(self.here, *command)
 
-    def ask(self, command: str, *arguments: str | Path) -> Ran:
-        """Give a command there."""
-        return outside(self.there, command, *arguments, "--store", self.url)
+    def ask(self, command: str, *arguments: str | Path) -> CommandResult:
+        """Run a command in the other folder."""
+        return run_command(self.there, command, *arguments, "--store", self.url)
 
 
-def sentences(ran: Ran) -> list[str]:
-    """Return what was said line by line, but for new bests: they are told every now and then."""
+def sentences(ran: CommandResult) -> list[str]:
+    """Return the lines without those of new best values, which are not printed each time."""
     lines = ran.out[: ran.out.index("╭")].splitlines()
     return [line for line in lines if "new best" not in line]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
-    """A store of each kind, and the two places."""
+    """Two folders and a store, of each kind."""
     if request.param == "postgres":
-        return Site(tmp_path, request.getfixturevalue("cluster").url())
+        return Site(tmp_path, request.getfixturevalue("postgres").url())
     return Site(tmp_path, f"sqlite:///{tmp_path}/runs.db")
 
 
 @pytest.fixture
-def far(cluster: Cluster, tmp_path: Path) -> Site:
-    """A store on a server, and the two places."""
-    return Site(tmp_path, cluster.url())
+def server_site(postgres: PostgresServer, tmp_path: Path) -> Site:
+    """Two folders and a store on a server."""
+    return Site(tmp_path, postgres.url())
 
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Let commands hear Ctrl-C also where the tests themselves do not, as in the background."""
+    """Let commands receive Ctrl-C even if the tests ignore it, as in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_running_study_is_watched_to_its_end_from_elsewhere(site: Site) -> None:
+def test_a_running_study_is_watched_to_its_end_from_another_folder(site: Site) -> None:
     site.hold()
     watch = ("watch", "it", "--store", site.url)
     with site.run("--policy", "fifo", "--no-report") as running:
-        running.until("trial 1 starts")
-        with Running(site.there, "paceline", *watch) as watching:
-            bored = OnTerminal((SCRIPT, *watch), site.there, environment(site.there))
-            bored.until("2/2 slots busy")
-            bored.process.send_signal(signal.SIGINT)
-            assert bored.close() == 130
-            assert "paceline: no longer watching; study 'it' goes on" in bored.output
-            # It still runs, and is still watched.
-            site.go_on()
+        running.until("trial 1 is opened")
+        with RunningCommand(site.there, "paceline", *watch) as watching:
+            watcher = TerminalCommand((SCRIPT, *watch), site.there, make_environment(site.there))
+            watcher.until("2/2 slots busy")
+            watcher.process.send_signal(signal.SIGINT)
+            assert watcher.close() == 130
+            assert "paceline: stopped watching; study 'it' goes on" in watcher.output
+            # The study still runs, and the other watcher goes on.
+            site.release()
             seen = watching.end()
         ran = running.end()
     assert (ran.code, seen.code, seen.err) == (0, 0, "")
@@ -101,40 +101,45 @@ def test_a_running_study_is_watched_to_its_end_from_elsewhere(site: Site) -> Non
     assert "ended: quiet" in seen.out
 
 
-def test_a_study_that_nobody_drives_is_not_waited_for(site: Site) -> None:
+def test_watching_ends_if_the_study_has_no_driver(site: Site) -> None:
     site.hold()
     with site.run() as running:
-        running.until("trial 1 starts")
+        running.until("trial 1 is opened")
         running.signal(signal.SIGKILL)
         running.end()
     seen = site.ask("watch", "it")
     assert seen.code == 2
-    assert "trial 1 starts" in seen.out
-    assert "is not running, and unfinished: go on with `paceline resume it --store" in seen.err
+    assert "trial 1 is opened" in seen.out
+    assert "is unfinished, but not running: resume it with `paceline resume it --store" in seen.err
 
 
-def test_a_study_on_a_server_is_seen_ordered_about_and_stopped_from_elsewhere(
-    far: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_study_on_a_server_is_controlled_from_another_folder(
+    server_site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    far.hold()
-    here = Here(far.there, capsys, monkeypatch)
-    at = ("--store", far.url)
-    with far.run("--trials", "20", "--policy", "fifo") as running:
-        running.until("there are 2 slots")
-        who = f"process {running.pid} on {socket.gethostname()}"
+    server_site.hold()
+    here = CommandLine(server_site.there, capsys, monkeypatch)
+    at = ("--store", server_site.url)
+    with server_site.run("--trials", "20", "--policy", "fifo") as running:
+        running.until("2 slots are available")
+        driver = f"process {running.pid} on {socket.gethostname()}"
         assert json.loads(here("ls", "--json", *at).out)["studies"][0]["name"] == "it"
         assert json.loads(here("show", "it", "--json", *at).out)["study"]["end"] is None
-        more = far.ask("slots", "it", "+2")
-        assert more.out == f"study 'it' is asked to go from 2 to 4 slots ({who}).\n"
-        running.until("there are 4 slots")
-        second = outside(far.there, "run", far.file, "--name", "it", "--store", far.url)
+        more = server_site.ask("slots", "it", "+2")
+        assert more.out == f"asked study 'it' to go from 2 to 4 slots ({driver}).\n"
+        running.until("4 slots are available")
+        second = run_command(
+            server_site.there, "run", server_site.file, "--name", "it", "--store", server_site.url
+        )
         assert (second.code, second.out) == (2, "")
-        assert f"is running ({who})" in second.err
-        again = far.ask("resume", "it", "--no-report")
+        assert f"is running ({driver})" in second.err
+        again = server_site.ask("resume", "it", "--no-report")
         assert (again.code, again.out) == (2, "")
-        assert f"study 'it' in {far.url} is being written by {who}: wait until" in again.err
-        stop = far.ask("stop", "it")
-        assert stop.out == f"study 'it' is asked to stop ({who}).\n"
+        assert (
+            f"study 'it' in {server_site.url} is being written by {driver}: wait for it to end"
+            in again.err
+        )
+        stop = server_site.ask("stop", "it")
+        assert stop.out == f"asked study 'it' to stop ({driver}).\n"
         ran = running.end()
     assert ran.code == 0
     assert "ended       command: a command asked for it" in ran.out
@@ -143,81 +148,85 @@ def test_a_study_on_a_server_is_seen_ordered_about_and_stopped_from_elsewhere(
     assert here("replay", "it", *at).out.startswith("identical: ")
 
 
-def test_a_driver_that_was_killed_is_followed_by_one_that_knows_the_address_alone(
-    far: Site,
+def test_a_killed_study_is_resumed_with_only_the_address(
+    server_site: Site,
 ) -> None:
-    far.hold()
-    with far.run("--no-report") as running:
-        running.until("trial 1 starts")
+    server_site.hold()
+    with server_site.run("--no-report") as running:
+        running.until("trial 1 is opened")
         running.signal(signal.SIGKILL)
         running.end()
-    far.go_on()
-    # The file is found where it was; on a machine that has it elsewhere it would be given.
-    resumed = far.ask("resume", "it", "--no-report")
+    server_site.release()
+    # The log has the path of the file; on a machine with another path the file is an argument.
+    resumed = server_site.ask("resume", "it", "--no-report")
     assert (resumed.code, resumed.err) == (0, "")
-    log = log_of(far.url, "it")
+    log = read_log(server_site.url, "it")
     assert any(isinstance(step.event, Resumed) for step in log)
-    assert replayed(log).difference is None
-    assert far.ask("resume", "it").out.startswith("study 'it' has ended: ")
+    assert replay_log(log).difference is None
+    assert server_site.ask("resume", "it").out.startswith("study 'it' has ended: ")
 
 
-def test_a_driver_that_was_cut_off_stops_when_it_finds_its_study_taken_over(
-    far: Site, cluster: Cluster
+def test_a_disconnected_driver_stops_if_another_driver_has_its_study(
+    server_site: Site, postgres: PostgresServer
 ) -> None:
-    far.hold()
-    resume = ("paceline", "resume", "it", "--store", far.url, "--no-report")
-    with far.run("--no-report") as first:
-        first.until("trial 1 starts")
-        # As a machine that sleeps, or whose network is gone: the server notices, and it does not.
+    server_site.hold()
+    resume = ("paceline", "resume", "it", "--store", server_site.url, "--no-report")
+    with server_site.run("--no-report") as first:
+        first.until("trial 1 is opened")
+        # Like a machine that sleeps: the server notices a lost connection, the driver does not.
         first.signal(signal.SIGSTOP)
-        assert end_sessions(cluster)
-        with Running(far.there, *resume) as second:
-            second.until("study 'it' goes on")
+        assert end_sessions(postgres)
+        with RunningCommand(server_site.there, *resume) as second:
+            second.until("study 'it' resumes")
             first.signal(signal.SIGCONT)
             cut = first.end()
             assert cut.code == 2
-            who = f"process {second.pid} on {socket.gethostname()}"
-            assert f"study 'it' was taken over by {who} while the connection to" in cut.err
-            far.go_on()
+            driver = f"process {second.pid} on {socket.gethostname()}"
+            assert f"study 'it' was taken over by {driver} while the connection to" in cut.err
+            server_site.release()
             assert second.end().code == 0
-    log = log_of(far.url, "it")
+    log = read_log(server_site.url, "it")
     assert [type(step.event) for step in log].count(Resumed) == 1
-    assert replayed(log).difference is None
+    assert replay_log(log).difference is None
 
 
-def test_a_study_and_who_watches_it_outlive_a_restart_of_their_server(
-    far: Site, cluster: Cluster
+def test_a_study_and_its_watcher_survive_a_restart_of_their_server(
+    server_site: Site, postgres: PostgresServer
 ) -> None:
-    far.hold()
-    with far.run("--no-report") as running:
-        running.until("trial 1 starts")
-        with Running(far.there, "paceline", "watch", "it", "--store", far.url) as watching:
-            watching.until("trial 1 starts")
-            cluster.stop()
-            far.go_on()  # they report while there is nobody to remember it
-            cluster.start()
+    server_site.hold()
+    with server_site.run("--no-report") as running:
+        running.until("trial 1 is opened")
+        with RunningCommand(
+            server_site.there, "paceline", "watch", "it", "--store", server_site.url
+        ) as watching:
+            watching.until("trial 1 is opened")
+            postgres.stop()
+            server_site.release()  # trials report while the server is down
+            postgres.start()
             assert running.end().code == 0
             assert watching.end().code == 0
-    assert replayed(log_of(far.url, "it")).difference is None
+    assert replay_log(read_log(server_site.url, "it")).difference is None
 
 
-def test_no_command_shows_a_password_or_writes_it_down(
-    cluster: Cluster,
+def test_no_command_prints_or_writes_a_password(
+    postgres: PostgresServer,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    site = Site(tmp_path, cluster.url(WALLED).replace("@", f":{PASSWORD.replace(' ', '%20')}@"))
+    site = Site(
+        tmp_path, postgres.url(PASSWORD_USER).replace("@", f":{PASSWORD.replace(' ', '%20')}@")
+    )
     with site.run() as running:
-        said = [running.end()]
-    here = Here(site.there, capsys, monkeypatch)
+        runs = [running.end()]
+    here = CommandLine(site.there, capsys, monkeypatch)
     looks = ("ls --json", "show it", "watch it", "stop it", "resume it", "report it", "show x")
-    said += [here(*look.split(), "--store", site.url) for look in looks]
-    said += [here("run", site.file, "--name", "it", "--store", site.url)]
-    assert [ran.code for ran in said] == [0, 0, 0, 0, 0, 0, 0, 2, 2]
-    assert f'"postgresql://{WALLED}:***@/postgres' in said[1].out
+    runs += [here(*look.split(), "--store", site.url) for look in looks]
+    runs += [here("run", site.file, "--name", "it", "--store", site.url)]
+    assert [ran.code for ran in runs] == [0, 0, 0, 0, 0, 0, 0, 2, 2]
+    assert f'"postgresql://{PASSWORD_USER}:***@/postgres' in runs[1].out
     written = [path.read_text() for path in tmp_path.rglob("*") if path.suffix in (".html", ".log")]
     assert len(written) >= 3
-    log = [str(step) for step in log_of(site.url, "it")]
-    for text in [*(ran.out + ran.err for ran in said), *written, *log]:
+    log = [str(step) for step in read_log(site.url, "it")]
+    for text in [*(ran.out + ran.err for ran in runs), *written, *log]:
         assert "sesame" not in text

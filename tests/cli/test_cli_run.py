@@ -1,4 +1,4 @@
-"""`paceline run` and `paceline resume` as users use them: real files, processes and signals."""
+"""`paceline run` and `paceline resume` with real files, processes and signals."""
 
 from __future__ import annotations
 
@@ -9,62 +9,70 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from cli_kit import Ran, log_of, outside
-from live_kit import STUDY, TRAIN, Running, study_file, wait_for
+from command_line import CommandResult, read_log, run_command
+from running_command import STUDY, TRAIN, RunningCommand, write_study_file
+from waiting import wait_for
 
-from paceline.analysis.live_summary import Summary
-from paceline.api.stored import folded, spec_of
+from paceline.analysis.summary import StudySummary
+from paceline.api.stored import fold_log, read_spec
 from paceline.core.events import Opened, Resumed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def run(folder: Path, *arguments: str) -> Ran:
+def run(folder: Path, *arguments: str) -> CommandResult:
     """Run the folder's study file."""
-    return outside(folder, "run", "study.py", *arguments)
+    return run_command(folder, "run", "study.py", *arguments)
 
 
-def test_a_study_file_runs_to_its_end_and_everything_reads_what_is_kept(tmp_path: Path) -> None:
-    study_file(tmp_path)
+def test_a_study_file_runs_to_its_end_and_can_be_inspected(tmp_path: Path) -> None:
+    write_study_file(tmp_path)
     ran = run(tmp_path)
     assert (ran.code, ran.err) == (0, "")
-    state = folded(log_of(f"sqlite:///{tmp_path}/paceline.db", "study-1"))
-    told, _, summary = ran.out.partition("╭")
+    state = fold_log(read_log(f"sqlite:///{tmp_path}/paceline.db", "study-1"))
+    lines, _, summary = ran.out.partition("╭")
     for number in range(4):
-        assert f"trial {number} starts with lr=" in told
-        assert f"trial {number} finishes at epoch 9" in told
-    assert told.count("epoch") < state.reports  # lines are for decisions, never for reports
+        assert f"trial {number} is opened with lr=" in lines
+        assert f"trial {number} finishes at epoch 9" in lines
+    assert lines.count("epoch") < state.reports  # lines are for decisions, not for reports
     assert "ended       quiet" in summary
     assert "4: 4 finished" in summary
     assert "study-1.html" in summary
     assert "<html" in (tmp_path / "study-1.html").read_text("utf-8")
-    assert "study-1" in outside(tmp_path, "ls").out
-    assert "ended: quiet" in outside(tmp_path, "show", "study-1").out
-    assert f"{state.best_loss:.6g}" in outside(tmp_path, "best", "study-1").out
-    assert "the study ends after 4 trials" in outside(tmp_path, "story", "study-1").out
-    assert outside(tmp_path, "replay", "study-1").out.startswith("identical")
-    assert "4 runs" in outside(tmp_path, "export", "study-1", "mine.jsonl.gz").out
-    again = outside(tmp_path, "simulate", "mine.jsonl.gz", "--policy", "fifo", "--json")
+    assert "study-1" in run_command(tmp_path, "ls").out
+    assert "ended: quiet" in run_command(tmp_path, "show", "study-1").out
+    assert f"{state.best_loss:.6g}" in run_command(tmp_path, "best", "study-1").out
+    assert "the study ends after 4 trials" in run_command(tmp_path, "story", "study-1").out
+    assert run_command(tmp_path, "replay", "study-1").out.startswith("identical")
+    assert "4 runs" in run_command(tmp_path, "export", "study-1", "mine.jsonl.gz").out
+    again = run_command(tmp_path, "simulate", "mine.jsonl.gz", "--policy", "fifo", "--json")
     assert json.loads(again.out)["best_value"] == pytest.approx(state.best_loss)
 
 
 def test_json_is_one_object_with_the_documented_keys(tmp_path: Path) -> None:
-    study_file(tmp_path)
+    write_study_file(tmp_path)
     ran = run(tmp_path, "--json", "--no-report", "--name", "it")
-    told = msgspec.json.decode(ran.out, type=Summary, strict=True)
-    assert list(json.loads(ran.out)) == [field.name for field in msgspec.structs.fields(Summary)]
-    assert (told.study, told.end, told.trials_finished, told.report) == ("it", "quiet", 4, None)
-    assert told.checkpoint is not None
-    assert (tmp_path / told.checkpoint).exists()
-    assert "trial 0 starts" in ran.err
+    printed = msgspec.json.decode(ran.out, type=StudySummary, strict=True)
+    assert list(json.loads(ran.out)) == [
+        field.name for field in msgspec.structs.fields(StudySummary)
+    ]
+    assert (
+        printed.study,
+        printed.end,
+        printed.trials_finished,
+        printed.report,
+    ) == ("it", "quiet", 4, None)
+    assert printed.checkpoint is not None
+    assert (tmp_path / printed.checkpoint).exists()
+    assert "trial 0 is opened" in ran.err
     quiet = run(tmp_path, "--json", "--no-report", "--quiet")
     assert quiet.err == ""
     assert json.loads(quiet.out)["study"] == "study-1"
 
 
-def test_what_is_given_replaces_what_the_file_says(tmp_path: Path) -> None:
-    study_file(tmp_path)
+def test_options_replace_those_of_the_file(tmp_path: Path) -> None:
+    write_study_file(tmp_path)
     ran = run(
         tmp_path,
         *("--policy", "asha:eta=4", "--trials", "3", "--seed", "7", "--deadline", "1h"),
@@ -74,8 +82,8 @@ def test_what_is_given_replaces_what_the_file_says(tmp_path: Path) -> None:
     )
     assert ran.code == 0, ran.err
     assert (tmp_path / "r.html").exists()
-    log = log_of(f"sqlite:///{tmp_path}/mine.db", "other")
-    spec = spec_of(log)
+    log = read_log(f"sqlite:///{tmp_path}/mine.db", "other")
+    spec = read_spec(log)
     assert (str(spec.policy), spec.generator.name, spec.seed) == ("asha:eta=4", "sobol", 7)
     assert spec.range == (0.0, 2.0)
     budget = spec.budget
@@ -84,27 +92,27 @@ def test_what_is_given_replaces_what_the_file_says(tmp_path: Path) -> None:
     assert (budget.target.value, budget.target.over) == (0.5, 2)
     opened = log[0].event
     assert isinstance(opened, Opened)
-    # No place of this machine is in the log.
-    assert opened.engine["file"] == "study.py"
+    # The log has no absolute path of this machine.
+    assert opened.run.file == "study.py"
     assert str(tmp_path) not in msgspec.json.encode(opened).decode()
 
 
-def test_the_main_part_of_a_file_is_left_alone_and_its_neighbours_can_be_imported(
+def test_the_main_block_does_not_run_and_the_folder_can_be_imported(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "beside.py").write_text("START = 0.25\n")
     text = TRAIN.replace("weight=[0.0]", "weight=[beside.START]") + STUDY
     main = '\nif __name__ == "__main__":\n    raise SystemExit("not here")\n'
-    study_file(tmp_path, text=f"import beside\n{text}{main}")
+    write_study_file(tmp_path, text=f"import beside\n{text}{main}")
     assert run(tmp_path, "--quiet", "--no-report").code == 0
 
 
 def test_names_count_up_from_the_file_s_name(tmp_path: Path) -> None:
-    study_file(tmp_path, "resnet.py")
+    write_study_file(tmp_path, "resnet.py")
     for _ in range(2):
-        ran = outside(tmp_path, "run", "resnet.py", "--trials", "1", "--quiet", "--no-report")
+        ran = run_command(tmp_path, "run", "resnet.py", "--trials", "1", "--quiet", "--no-report")
         assert ran.code == 0
-    listed = json.loads(outside(tmp_path, "ls", "--json").out)
+    listed = json.loads(run_command(tmp_path, "ls", "--json").out)
     assert [row["name"] for row in listed["studies"]] == ["resnet-1", "resnet-2"]
 
 
@@ -112,17 +120,17 @@ MISTAKES = {
     "a syntax error": ("def train(trial)\n    pass\n", ["study.py:1: expected ':'"]),
     "an exception": ("x = 1\ny = x / 0\n", ["study.py:2: ZeroDivisionError: division by zero"]),
     "an import of nothing": ("import nowhere_to_be_found\n", ["study.py:1: ModuleNotFoundError"]),
-    "an exit": ("import sys\nsys.exit(3)\n", ["study.py:2: it exits before"]),
+    "an exit": ("import sys\nsys.exit(3)\n", ["study.py:2: the file exits before"]),
     "an empty file": ("", ["study.py has no study: it is empty"]),
     "no study": (TRAIN, ["study.py has no study", "it has time, Path, pl, FOLDER, train"]),
     "a study by another name": (
         TRAIN + STUDY.replace("study =", "mine ="),
-        ["study.py has no study", "its pl.Study is called mine"],
+        ["study.py has no study", "its pl.Study is named mine"],
     ),
     "something else": (TRAIN + "study = train\n", ["study in study.py is a function"]),
-    "a study that cannot be meant": (
+    "an invalid option": (
         TRAIN + STUDY.replace("epochs=9", "epochs=0"),
-        ["study.py:2", "epochs=0 cannot be meant"],
+        ["study.py:2", "epochs=0 is invalid"],
     ),
     "a study without a space": (
         TRAIN + 'study = pl.Study(train, metric="loss", mode="min", epochs=3)\n',
@@ -132,38 +140,38 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_in_a_file_is_one_sentence_with_its_line(case: str, tmp_path: Path) -> None:
-    text, said = MISTAKES[case]
-    study_file(tmp_path, text=text)
-    refused(run(tmp_path), *said)
+def test_an_error_in_a_file_is_one_sentence_with_its_line(case: str, tmp_path: Path) -> None:
+    text, parts = MISTAKES[case]
+    write_study_file(tmp_path, text=text)
+    check_refused(run(tmp_path), *parts)
     assert not list(tmp_path.glob("*.db"))
 
 
-def test_a_file_that_is_not_there_or_no_python_is_refused(tmp_path: Path) -> None:
-    refused(run(tmp_path), "there is no file study.py")
-    refused(outside(tmp_path, "run", "."), ". is a directory")
+def test_a_missing_file_and_other_file_types_are_refused(tmp_path: Path) -> None:
+    check_refused(run(tmp_path), "there is no file study.py")
+    check_refused(run_command(tmp_path, "run", "."), ". is a directory")
     (tmp_path / "study.txt").touch()
-    refused(outside(tmp_path, "run", "study.txt"), "study.txt is no Python file")
-    study_file(tmp_path)
-    refused(run(tmp_path, "--policy", "ahsa"), "did you mean 'asha'?")
-    refused(run(tmp_path, "--deadline", "soon"), "'soon'")
-    refused(run(tmp_path, "--name", ""), "--name is empty")
-    refused(run(tmp_path, "--store", "ftp://x"), "the scheme 'ftp'")
+    check_refused(run_command(tmp_path, "run", "study.txt"), "study.txt is not a Python file")
+    write_study_file(tmp_path)
+    check_refused(run(tmp_path, "--policy", "ahsa"), "did you mean 'asha'?")
+    check_refused(run(tmp_path, "--deadline", "soon"), "'soon'")
+    check_refused(run(tmp_path, "--name", ""), "--name is empty")
+    check_refused(run(tmp_path, "--store", "ftp://x"), "the scheme 'ftp'")
     assert not list(tmp_path.glob("*.db"))
 
 
-def refused(ran: Ran, *said: str) -> None:
-    """Find exit code 2 and one line with everything that should be said in it."""
+def check_refused(ran: CommandResult, *parts: str) -> None:
+    """Check for exit code 2 and one line with all these parts."""
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("paceline: ")
     assert ran.err.count("\n") == 1
-    for part in said:
+    for part in parts:
         assert part in ran.err
 
 
-def test_a_study_that_fails_exits_with_1_and_says_the_function_s_error(tmp_path: Path) -> None:
+def test_a_failed_study_exits_with_1_and_prints_the_function_s_error(tmp_path: Path) -> None:
     text = TRAIN.replace("            trial.report", "            raise OSError('no data')\n#")
-    study_file(tmp_path, text=text + STUDY)
+    write_study_file(tmp_path, text=text + STUDY)
     ran = run(tmp_path)
     assert ran.code == 1
     assert "no data" in ran.err
@@ -171,12 +179,12 @@ def test_a_study_that_fails_exits_with_1_and_says_the_function_s_error(tmp_path:
 
 
 def test_an_interrupted_study_is_resumed_with_its_own_file_and_options(tmp_path: Path) -> None:
-    study_file(tmp_path)
+    write_study_file(tmp_path)
     (tmp_path / "hold").touch()
-    with Running(tmp_path, "paceline", "run", "study.py", "--policy", "fifo") as running:
+    with RunningCommand(tmp_path, "paceline", "run", "study.py", "--policy", "fifo") as running:
         running.until("new best")
-        # Another run under the same name is told who drives it.
-        refused(
+        # Another run under the same name gets an error with the driver.
+        check_refused(
             run(tmp_path, "--name", "study-1"),
             f"is running (process {running.pid})",
             "paceline stop",
@@ -184,22 +192,24 @@ def test_an_interrupted_study_is_resumed_with_its_own_file_and_options(tmp_path:
         running.signal(signal.SIGINT)
         ran = running.end()
     assert ran.code == 130
-    assert ran.err.endswith("go on with `paceline resume study-1`\n")
+    assert ran.err.endswith("resume with `paceline resume study-1`\n")
     assert (tmp_path / "unwinding").exists()
-    refused(run(tmp_path, "--name", "study-1"), "unfinished", "`paceline resume study-1`")
+    check_refused(run(tmp_path, "--name", "study-1"), "unfinished", "`paceline resume study-1`")
     (tmp_path / "hold").unlink()
     # Store and file may move together.
     moved = tmp_path.parent / f"{tmp_path.name}-moved"
     tmp_path.rename(moved)
-    ran = outside(moved, "resume", "study-1", "--json", "--quiet")
+    ran = run_command(moved, "resume", "study-1", "--json", "--quiet")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["policy"] == "fifo"
     assert (moved / "study-1.html").exists()
-    log = log_of(f"sqlite:///{moved}/paceline.db", "study-1")
+    log = read_log(f"sqlite:///{moved}/paceline.db", "study-1")
     assert any(isinstance(step.event, Resumed) for step in log)
-    assert folded(log).end is not None
-    refused(outside(moved, "run", "study.py", "--name", "study-1"), "has ended", "paceline show")
-    again = outside(moved, "resume", "study-1")
+    assert fold_log(log).end is not None
+    check_refused(
+        run_command(moved, "run", "study.py", "--name", "study-1"), "has ended", "paceline show"
+    )
+    again = run_command(moved, "resume", "study-1")
     assert (again.code, again.out) == (
         0,
         "study 'study-1' has ended: nothing is left to run: 4 trials were opened.\n",
@@ -207,81 +217,85 @@ def test_an_interrupted_study_is_resumed_with_its_own_file_and_options(tmp_path:
 
 
 def test_a_terminated_study_exits_with_143_and_can_be_resumed(tmp_path: Path) -> None:
-    file = study_file(tmp_path)
+    file = write_study_file(tmp_path)
     (tmp_path / "hold").touch()
     command = ("paceline", "run", "study.py", "--name", "mine", "--store", "mine.db")
-    with Running(tmp_path, *command) as running:
+    with RunningCommand(tmp_path, *command) as running:
         running.until("new best")
         running.signal(signal.SIGTERM)
         ran = running.end()
     assert ran.code == 143
-    assert ran.err.endswith("go on with `paceline resume mine --store mine.db`\n")
+    assert ran.err.endswith("resume with `paceline resume mine --store mine.db`\n")
     (tmp_path / "hold").unlink()
     file.rename(tmp_path / "renamed.py")
     resume = ("resume", "mine", "--store", "mine.db")
-    refused(
-        outside(tmp_path, *resume),
-        "study.py, and that is not here",
+    check_refused(
+        run_command(tmp_path, *resume),
+        "study.py of study 'mine' does not exist",
         "paceline resume mine STUDY.PY",
     )
-    study_file(tmp_path, "other.py", TRAIN + STUDY.replace("epochs=9", "epochs=8"))
-    refused(outside(tmp_path, "resume", "mine", "other.py", "--store", "mine.db"), "another epochs")
-    ran = outside(tmp_path, "resume", "mine", "renamed.py", "--store", "mine.db", "--no-report")
+    write_study_file(tmp_path, "other.py", TRAIN + STUDY.replace("epochs=9", "epochs=8"))
+    check_refused(
+        run_command(tmp_path, "resume", "mine", "other.py", "--store", "mine.db"), "another epochs"
+    )
+    ran = run_command(tmp_path, "resume", "mine", "renamed.py", "--store", "mine.db", "--no-report")
     assert ran.code == 0, ran.err
-    assert "study 'mine' goes on" in ran.out
+    assert "study 'mine' resumes" in ran.out
 
 
-def test_a_study_goes_on_when_nobody_reads_its_lines_any_more(tmp_path: Path) -> None:
-    study_file(tmp_path)
+def test_a_study_goes_on_when_its_output_is_closed(tmp_path: Path) -> None:
+    write_study_file(tmp_path)
     (tmp_path / "hold").touch()
-    with Running(tmp_path, "paceline", "run", "study.py", "--no-report") as running:
-        running.until("there are 2 slots")
+    with RunningCommand(tmp_path, "paceline", "run", "study.py", "--no-report") as running:
+        running.until("2 slots are available")
         running.hang_up()
         (tmp_path / "hold").unlink()
         store = f"sqlite:///{tmp_path}/paceline.db"
-        wait_for(lambda: folded(log_of(store, "study-1")).end is not None)
+        wait_for(lambda: fold_log(read_log(store, "study-1")).end is not None)
 
 
-def test_the_second_interrupt_waits_for_nobody(tmp_path: Path) -> None:
-    study_file(tmp_path)
+def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
+    write_study_file(tmp_path)
     (tmp_path / "hold").touch()
     (tmp_path / "stubborn").touch()
-    with Running(tmp_path, "paceline", "run", "study.py", "--name", "mine") as running:
+    with RunningCommand(tmp_path, "paceline", "run", "study.py", "--name", "mine") as running:
         running.until("new best")
         running.signal(signal.SIGINT)
         wait_for((tmp_path / "unwinding").exists)
         running.signal(signal.SIGINT)
         ran = running.end()
     assert ran.code == 130
-    assert "go on with `paceline resume mine`" in ran.err
+    assert "resume with `paceline resume mine`" in ran.err
     for name in ("hold", "stubborn"):
         (tmp_path / name).unlink()
-    assert outside(tmp_path, "resume", "mine", "-q", "--no-report").code == 0
+    assert run_command(tmp_path, "resume", "mine", "-q", "--no-report").code == 0
 
 
 def test_a_script_that_tunes_is_interrupted_in_order_too(tmp_path: Path) -> None:
     tune = STUDY.replace("study = pl.Study(", "pl.tune(").replace(
         "slots=2", 'slots=2, name="mine", store="mine.db", progress=True'
     )
-    study_file(tmp_path, "script.py", TRAIN + tune)
+    write_study_file(tmp_path, "script.py", TRAIN + tune)
     (tmp_path / "hold").touch()
     for number, code in ((signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)):
-        with Running(tmp_path, sys.executable, "script.py") as running:
+        with RunningCommand(tmp_path, sys.executable, "script.py") as running:
             running.until("study 'mine'")
-            running.until("there are 2 slots")
+            running.until("2 slots are available")
             running.signal(number)
             ran = running.end()
         assert ran.code == code
         assert "mine.db is safe" in ran.err or number is signal.SIGTERM
     (tmp_path / "hold").unlink()
-    refused(outside(tmp_path, "resume", "mine", "--store", "mine.db"), "was not started by")
-    done = outside_script(tmp_path)
+    check_refused(
+        run_command(tmp_path, "resume", "mine", "--store", "mine.db"), "was not started by"
+    )
+    done = run_script(tmp_path)
     assert done.code == 0
-    assert "study 'mine' goes on" in done.out
+    assert "study 'mine' resumes" in done.out
     assert "the study ends" in done.out
 
 
-def outside_script(folder: Path) -> Ran:
+def run_script(folder: Path) -> CommandResult:
     """Run the script to its end."""
-    with Running(folder, sys.executable, "script.py") as running:
+    with RunningCommand(folder, sys.executable, "script.py") as running:
         return running.end()

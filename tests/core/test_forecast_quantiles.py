@@ -7,19 +7,17 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import pytest
+from benchmarks.curves.scoring import auc, clip, crps, log_score
 
 from paceline.core.forecast_quantiles import (
-    auc,
-    blurred,
-    brier,
-    clipped,
-    covered,
-    crps,
-    density,
-    log_score,
+    LEVELS,
+    blur,
+    brier_score,
+    compute_chance,
+    compute_density,
+    is_covered,
 )
 from paceline.core.rng import stream
-from paceline.core.values import LEVELS, chance_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +50,8 @@ def test_the_crps_of_a_normal_forecast_is_the_known_one(loss: float) -> None:
 @pytest.mark.parametrize("loss", [-0.4, -0.001, 0.0, 0.03, 0.5, 0.77, 0.996, 1.3])
 @pytest.mark.parametrize("row", [UNIFORM, normal(0.4, 0.2)])
 def test_the_crps_is_the_integral_it_stands_for(row: tuple[float, ...], loss: float) -> None:
-    below = integral(lambda x: chance_of(row, x) ** 2, -3, loss)
-    above = integral(lambda x: (1 - chance_of(row, x)) ** 2, loss, 4)
+    below = integral(lambda x: compute_chance(row, x) ** 2, -3, loss)
+    above = integral(lambda x: (1 - compute_chance(row, x)) ** 2, loss, 4)
     assert crps(row, loss) == pytest.approx(below + above, abs=1e-4)
 
 
@@ -66,18 +64,18 @@ def test_the_crps_of_a_certain_forecast_is_the_distance() -> None:
 def test_a_density_is_one_in_all_and_the_slope_of_the_chance(row: tuple[float, ...]) -> None:
     width = row[-1] - row[0]
     low, high = row[0] - width, row[-1] + width
-    assert integral(lambda x: density(row, x), low, high) == pytest.approx(1, abs=1e-3)
+    assert integral(lambda x: compute_density(row, x), low, high) == pytest.approx(1, abs=1e-3)
     for loss in (row[0] - 0.01, row[3] + 0.001, row[7] + 0.01, row[-1] + 0.01):
-        slope = (chance_of(row, loss + 1e-6) - chance_of(row, loss - 1e-6)) / 2e-6
-        assert density(row, loss) == pytest.approx(slope, rel=1e-3)
+        slope = (compute_chance(row, loss + 1e-6) - compute_chance(row, loss - 1e-6)) / 2e-6
+        assert compute_density(row, loss) == pytest.approx(slope, rel=1e-3)
 
 
 def test_chances_meet_the_levels_and_never_leave_their_bounds() -> None:
     row = normal()
     for level, loss in zip(LEVELS, row, strict=True):
-        assert chance_of(row, loss) == pytest.approx(level)
-    assert 0 < chance_of(row, -6) < LEVELS[0]
-    assert LEVELS[-1] < chance_of(row, 6) < 1
+        assert compute_chance(row, loss) == pytest.approx(level)
+    assert 0 < compute_chance(row, -6) < LEVELS[0]
+    assert LEVELS[-1] < compute_chance(row, 6) < 1
 
 
 def test_a_miss_costs_no_more_than_doubt_allows() -> None:
@@ -86,11 +84,11 @@ def test_a_miss_costs_no_more_than_doubt_allows() -> None:
 
 
 def test_a_blurred_point_is_a_normal_forecast() -> None:
-    assert blurred([0.5] * len(LEVELS), 0.1) == pytest.approx(normal(0.5, 0.1))
+    assert blur([0.5] * len(LEVELS), 0.1) == pytest.approx(normal(0.5, 0.1))
 
 
 def test_what_lies_outside_a_range_is_moved_to_its_ends() -> None:
-    assert clipped([-5.0, 0.5, 1e12], 0.0, 1.0) == (0.0, 0.5, 1.0)
+    assert clip([-5.0, 0.5, 1e12], 0.0, 1.0) == (0.0, 0.5, 1.0)
 
 
 def test_the_truth_scores_best_on_average() -> None:
@@ -98,7 +96,7 @@ def test_the_truth_scores_best_on_average() -> None:
     losses = [rng.gauss(0, 1) for _ in range(3000)]
 
     def mean_scores(row: tuple[float, ...]) -> tuple[float, float]:
-        logs = [log_score(density(row, loss), -5, 5) for loss in losses]
+        logs = [log_score(compute_density(row, loss), -5, 5) for loss in losses]
         return sum(logs) / len(logs), sum(crps(row, loss) for loss in losses) / len(losses)
 
     log, rank = mean_scores(normal())
@@ -110,15 +108,15 @@ def test_the_truth_scores_best_on_average() -> None:
 
 def test_central_intervals_hold_what_lies_between_their_levels() -> None:
     row = normal()
-    assert covered(row, 1.28, 0.8)
-    assert not covered(row, 1.29, 0.8)
-    assert covered(row, -1.95, 0.95)
-    assert not covered(row, -1.97, 0.95)
+    assert is_covered(row, 1.28, 0.8)
+    assert not is_covered(row, 1.29, 0.8)
+    assert is_covered(row, -1.95, 0.95)
+    assert not is_covered(row, -1.97, 0.95)
 
 
 def test_the_brier_score_is_the_squared_error() -> None:
-    assert brier(0.8, True) == pytest.approx(0.04)
-    assert brier(0.8, False) == pytest.approx(0.64)
+    assert brier_score(0.8, True) == pytest.approx(0.04)
+    assert brier_score(0.8, False) == pytest.approx(0.64)
 
 
 def test_the_auc_counts_pairs_in_order_and_ties_by_half() -> None:

@@ -92,7 +92,7 @@ def test_a_domain_may_stand_anywhere_in_a_config() -> None:
         ({"grid_search": [1, 2]}, "did you mean 'grid'"),
     ],
 )
-def test_a_domain_that_cannot_be_meant_is_refused(domain: Any, complaint: str) -> None:  # noqa: ANN401
+def test_an_invalid_domain_is_refused(domain: Any, complaint: str) -> None:  # noqa: ANN401
     with pytest.raises(SpecError, match=complaint):
         Space({"x": domain})
 
@@ -102,7 +102,7 @@ def test_an_empty_space_is_refused() -> None:
         Space({})
 
 
-def test_options_are_listed_where_there_are_finitely_many() -> None:
+def test_options_are_listed_if_there_are_finitely_many() -> None:
     space = Space({"a": choice([1, 2]), "b": randint(0, 3), "c": uniform(0, 1)})
     assert [each.options for each in space.dimensions] == [(1, 2), (0, 1, 2), None]
 

@@ -8,22 +8,13 @@ from typing import Any
 import pytest
 
 from paceline.allocation.fixed import Fixed
-from paceline.api.registry import build, names, parse_part
+from paceline.api.registry import build_part, list_parts, parse_part
 from paceline.core.codec import decode_command, decode_step, encode_command, encode_step
 from paceline.core.decisions import Go, Step
 from paceline.core.errors import LogError, SpecError
 from paceline.core.events import ChangeSlots, Opened, Reported, StopStudy
-from paceline.core.values import (
-    LEVELS,
-    Budget,
-    Forecast,
-    Part,
-    Saves,
-    StudySpec,
-    Target,
-    finite,
-    loss_of,
-)
+from paceline.core.forecast_quantiles import LEVELS, Forecast
+from paceline.core.values import Budget, Part, Saves, StudySpec, Target, finite_or_none, to_loss
 from paceline.policies.asha import Asha
 
 
@@ -57,17 +48,22 @@ def spec(**changes: Any) -> StudySpec:  # noqa: ANN401
         {"saves": Saves(every_s=-1.0)},
     ],
 )
-def test_a_spec_that_cannot_be_meant_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(SpecError, match="cannot be meant: "):
+def test_an_invalid_spec_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="is invalid: "):
         spec(**changes)
 
 
 def test_metrics_are_turned_and_settled_once() -> None:
     assert (spec(mode="min").sign, spec(mode="max").sign) == (1.0, -1.0)
-    assert loss_of(0.5, -1.0) == -0.5
+    assert to_loss(0.5, -1.0) == -0.5
     nothing = float("inf")
-    assert [loss_of(x, 1.0) for x in (None, float("nan"), nothing, -nothing)] == [nothing] * 4
-    assert [finite(x) for x in (1.0, None, float("nan"), nothing)] == [1.0, None, None, None]
+    assert [to_loss(x, 1.0) for x in (None, float("nan"), nothing, -nothing)] == [nothing] * 4
+    assert [finite_or_none(x) for x in (1.0, None, float("nan"), nothing)] == [
+        1.0,
+        None,
+        None,
+        None,
+    ]
 
 
 def test_a_forecast_answers_with_probabilities() -> None:
@@ -97,7 +93,7 @@ def test_a_forecast_answers_with_probabilities() -> None:
         ((5,), ((float("inf"),) * len(LEVELS),)),
     ],
 )
-def test_a_forecast_that_is_no_distribution_is_refused(epochs: Any, rows: Any) -> None:  # noqa: ANN401
+def test_a_forecast_that_is_not_a_distribution_is_refused(epochs: Any, rows: Any) -> None:  # noqa: ANN401
     with pytest.raises(SpecError, match="a forecast"):
         Forecast(epochs, rows)
 
@@ -113,9 +109,9 @@ def test_parts_are_written_as_name_and_parameters() -> None:
 
 
 def test_parts_are_found_by_name_or_by_class() -> None:
-    assert {"asha", "fifo", "pop"} <= set(names("policy"))
-    assert isinstance(build("allocator", Part("fixed")), Fixed)
-    assert isinstance(build("policy", Part("paceline.policies.asha:Asha", {"eta": 2})), Asha)
+    assert {"asha", "fifo", "pop"} <= set(list_parts("policy"))
+    assert isinstance(build_part("allocator", Part("fixed")), Fixed)
+    assert isinstance(build_part("policy", Part("paceline.policies.asha:Asha", {"eta": 2})), Asha)
 
 
 @pytest.mark.parametrize(
@@ -124,20 +120,20 @@ def test_parts_are_found_by_name_or_by_class() -> None:
         (Part("ahsa"), "unknown policy 'ahsa': did you mean 'asha'"),
         (Part("asha", {"etta": 3}), "did you mean 'eta'"),
         (Part("asha", {"eta": "three"}), "eta='three': Expected `int`, got `str`"),
-        (Part("asha", {"eta": 1}), "eta=1 cannot be meant"),
+        (Part("asha", {"eta": 1}), "eta=1 is invalid"),
         (Part("no.such:Thing"), "there is no module 'no.such'"),
         (Part("paceline.policies.asha:Nobody"), "has no 'Nobody'"),
     ],
 )
 def test_a_part_that_cannot_be_built_is_refused(part: Part, complaint: str) -> None:
     with pytest.raises(SpecError) as error:
-        build("policy", part)
+        build_part("policy", part)
     assert complaint in str(error.value)
 
 
 def test_a_part_that_needs_something_says_what() -> None:
     with pytest.raises(SpecError, match="needs a value for space"):
-        build("generator", Part("random"))
+        build_part("generator", Part("random"))
 
 
 def test_steps_survive_the_codec() -> None:
@@ -162,17 +158,17 @@ def test_a_log_of_a_newer_format_is_refused() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'{"number": 1, "event": {"type": "odd"}}'])
-def test_a_step_that_is_none_is_refused(body: bytes) -> None:
+def test_an_invalid_step_is_refused(body: bytes) -> None:
     with pytest.raises(LogError, match="cannot be read"):
         decode_step(body)
 
 
 def test_a_stored_value_that_breaks_a_rule_is_refused() -> None:
     broken = encode_step(Step(0, Opened(at=0.0, spec=spec()))).replace(b'"epochs":3', b'"epochs":0')
-    with pytest.raises(LogError, match="epochs=0 cannot be meant"):
+    with pytest.raises(LogError, match="epochs=0 is invalid"):
         decode_step(broken)
 
 
-def test_a_command_that_is_none_is_refused() -> None:
+def test_an_invalid_command_is_refused() -> None:
     with pytest.raises(LogError, match="inbox command"):
         decode_command(b'{"type": "dance"}')

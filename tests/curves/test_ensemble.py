@@ -1,21 +1,23 @@
-"""The ensemble of families: formulas, the posterior's arithmetic, chains that mix, odd curves."""
+"""The ensemble: formulas, the posterior's arithmetic, mixing of chains, unusual curves."""
 
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
 
+from paceline.api.registry import build_part
 from paceline.core.errors import SpecError
 from paceline.core.ports import History
 from paceline.core.rng import stream
-from paceline.core.values import NO_LOSS
+from paceline.core.values import NO_LOSS, Part
 from paceline.curves.ensemble.families import FAMILIES, Family
-from paceline.curves.ensemble.mcmc import COUNT, approximate, r_hat, run
+from paceline.curves.ensemble.mcmc import COUNT, compute_r_hat, fit_approximation, run_chains
 from paceline.curves.ensemble.model import Ensemble, Fit
 from paceline.curves.ensemble.posterior import SIZE, Posterior
-from paceline.curves.ensemble.priors import PRIORS, drift, noise, settling
+from paceline.curves.ensemble.priors import PRIORS, drift_variance, early_noise, noise_variance
 
 X = np.arange(1.0, 13.0)
 
@@ -35,6 +37,12 @@ def posterior(y: np.ndarray) -> Posterior:
     return Posterior(X[: len(y)], X[: len(y)] / 60, y)
 
 
+def test_without_emcee_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "emcee", None)  # as if it were not installed
+    with pytest.raises(SpecError, match=r"emcee is not installed: pip install 'paceline\[ensemble"):
+        build_part("curve model", Part("ensemble"))
+
+
 def test_there_are_eleven_families_with_36_parameters() -> None:
     assert len(FAMILIES) == COUNT == 11
     assert sum(len(family.start) for family in FAMILIES) == 36
@@ -51,14 +59,14 @@ def test_a_family_rises_from_its_start_values_and_takes_many_vectors(family: Fam
 
 
 def joint(number: int, point: np.ndarray, seen: int, ahead: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and covariance of a curve's first points, in plain dense algebra."""
+    """Return mean and covariance of a curve's first points, by dense algebra."""
     x = X[: seen + ahead]
     since = (x - x[0]) / 60
     prior = PRIORS[number]
     h0, h1 = (column[0] for column in prior.columns(x, point))
-    noises = np.append(settling(seen), np.ones(ahead)) ** 2
-    walk = drift(point[0, 3]) * np.minimum(since[:, None], since[None, :])
-    covariance = noise(point[0, 2]) * (np.diag(noises) + walk)
+    noises = np.append(early_noise(seen), np.ones(ahead)) ** 2
+    walk = drift_variance(point[0, 3]) * np.minimum(since[:, None], since[None, :])
+    covariance = noise_variance(point[0, 2]) * (np.diag(noises) + walk)
     mean = prior.gain.mean * h1
     covariance = covariance + prior.gain.sd**2 * np.outer(h1, h1)
     if prior.level is not None:
@@ -72,13 +80,13 @@ POINT = np.array([[0.3, -0.2, 0.4, 0.1]])
 
 
 @pytest.mark.parametrize("number", range(COUNT), ids=lambda number: FAMILIES[number].name)
-def test_level_and_gain_integrated_away_leave_the_normal_density(number: int) -> None:
+def test_integrating_level_and_gain_out_gives_the_normal_density(number: int) -> None:
     mean, covariance = joint(number, POINT, 5, 0)
     off = Y - mean
     wanted = -0.5 * (off @ np.linalg.solve(covariance, off) + np.linalg.slogdet(covariance)[1])
     found = posterior(Y).log_density(np.array([number]), POINT)[0]
-    # But for what no point changes: how the noise settles.
-    settled = np.log(settling(5)).sum()
+    # Up to a constant: the factor of the early noise.
+    settled = np.log(early_noise(5)).sum()
     assert found - settled == pytest.approx(wanted - 0.5 * (POINT**2).sum(), rel=1e-6)
 
 
@@ -93,14 +101,14 @@ def test_a_forecast_is_the_joint_distribution_given_what_was_seen(number: int) -
     assert found[1][0] == pytest.approx(spread, rel=1e-6)
 
 
-def test_little_noise_leaves_the_arithmetic_whole() -> None:
+def test_little_noise_is_numerically_stable() -> None:
     points = np.array([[0.0, 0.0, -6.0, -3.0]] * COUNT)
     found = posterior(np.array([0.8])).log_density(np.arange(COUNT), points)
     assert np.all(np.isfinite(found))
     assert np.all(found < 100)
 
 
-def test_chains_mix_and_say_so() -> None:
+def test_chains_mix_and_r_hat_shows_it() -> None:
     found = fit(falling(20))
     assert 0.2 < found.acceptance < 0.8
     assert found.r_hat < 1.1
@@ -109,28 +117,28 @@ def test_chains_mix_and_say_so() -> None:
 
 def test_chains_that_stay_apart_have_a_large_r_hat() -> None:
     draws = np.random.default_rng(1).standard_normal((100, 20))
-    assert r_hat(draws) == pytest.approx(1, abs=0.03)
-    assert r_hat(draws + np.arange(20)) > 2
-    assert r_hat(draws * np.linspace(0.1, 5, 20)) > 1.2  # the same middle, other tails
-    assert r_hat(np.zeros((10, 4))) == 1.0
+    assert compute_r_hat(draws) == pytest.approx(1, abs=0.03)
+    assert compute_r_hat(draws + np.arange(20)) > 2
+    assert compute_r_hat(draws * np.linspace(0.1, 5, 20)) > 1.2  # the same middle, other tails
+    assert compute_r_hat(np.zeros((10, 4))) == 1.0
 
 
-def test_chains_leave_the_approximation_as_their_density_tells_them() -> None:
-    # A wrong approximation must not show in the samples: families' shares are turned upside down.
+def test_a_wrong_approximation_does_not_change_the_samples() -> None:
+    # A wrong approximation must not change the samples: the families' shares are reversed.
     y = np.array([0.1, 0.3, 0.38, 0.43, 0.46, 0.49, 0.5, 0.52])
     random = np.random.RandomState(3)
-    start = approximate(posterior(y), random)
+    start = fit_approximation(posterior(y), random)
     wrong = start._replace(shares=np.full(COUNT, 1 / COUNT))
     shares = []
     for begin in (start, wrong):
-        chains = run(posterior(y), begin, 48, 400, random)
-        families, _ = begin.point(chains.coordinates.reshape(-1, SIZE + 1))
+        chains = run_chains(posterior(y), begin, 48, 400, random)
+        families, _ = begin.map_coordinates(chains.coordinates.reshape(-1, SIZE + 1))
         shares.append(np.bincount(families, minlength=COUNT) / len(families))
     assert np.abs(shares[0] - shares[1]).max() < 0.06
     assert np.abs(shares[0] - 1 / COUNT).max() > 0.06
 
 
-def test_the_forecast_of_a_clear_curve_holds_its_end() -> None:
+def test_the_forecast_of_a_clear_curve_covers_its_end() -> None:
     curve = falling(60, noise=0.003)
     found = fit(curve[:30])
     (row,) = found.forecast.quantiles
@@ -146,7 +154,7 @@ def test_an_accuracy_is_forecast_like_the_loss_it_mirrors() -> None:
     assert -0.9 < row[7] < -0.4
 
 
-def test_one_point_is_answered_from_the_prior() -> None:
+def test_one_point_is_forecast_from_the_prior() -> None:
     (row,) = fit([-0.3], steps=60).forecast.quantiles
     assert row[0] < -0.9  # it may still become very good
     assert row[-1] > -0.3  # or worse
@@ -159,7 +167,7 @@ def test_ten_thousand_points_are_thinned_and_keep_their_trend() -> None:
     assert 0 < row[7] < losses[-1] * 1.5
 
 
-def test_gaps_are_passed_over_and_a_lost_curve_has_no_forecast() -> None:
+def test_gaps_are_skipped_and_a_curve_that_ends_in_nan_has_no_forecast() -> None:
     curve = falling(20)
     curve[5] = NO_LOSS
     assert fit(curve, steps=30)
@@ -177,7 +185,7 @@ def test_too_few_steps_or_walkers_are_refused(given: dict[str, int]) -> None:
         Ensemble(**given)
 
 
-def test_draws_follow_from_the_curve_alone() -> None:
+def test_draws_depend_only_on_the_curve() -> None:
     first, again = fit(falling(10), steps=30), fit(falling(10), steps=30)
     assert first == again
     other = fit([loss + 1e-9 for loss in falling(10)], steps=30)

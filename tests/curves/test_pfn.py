@@ -1,4 +1,4 @@
-"""The pre-trained curve model: what it answers, and what it says when it cannot."""
+"""The pre-trained curve model: its forecasts, and its errors."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from paceline.api.options import spec_of
+from paceline.api.options import StudyOptions, resolve_spec
 from paceline.core.decisions import AskForecast
 from paceline.core.errors import ModelError, SpecError
+from paceline.core.forecast_quantiles import LEVELS, Forecast
 from paceline.core.ports import History, Other
-from paceline.core.values import LEVELS, NO_LOSS, Forecast
+from paceline.core.values import NO_LOSS
 from paceline.curves.last_value import Last
 from paceline.curves.pfn import encoding
 from paceline.curves.pfn import inference as network
 from paceline.curves.pfn.model import Pfn, PfnStudy
-from paceline.engines.advisor import Advice
+from paceline.engines.advisor import StudyAdvisor
 from paceline.engines.sim.cluster import Cluster
-from paceline.testing.simulations import Rehearsal, Scene, brains_for, rehearsal, table
+from paceline.testing.simulations import (
+    Scenario,
+    SimulatedStudy,
+    make_parts,
+    make_study,
+    make_table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,28 +60,28 @@ def asked(
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """Load the weights again, before and after."""
-    network._session.cache_clear()
+    """Reload the weights before and after the test."""
+    network._open_session.cache_clear()
     yield
-    network._session.cache_clear()
+    network._open_session.cache_clear()
 
 
-# What it expects of curves
+# Forecasts
 
 
-def test_a_falling_loss_is_expected_to_fall_on_and_never_by_much() -> None:
+def test_a_falling_loss_is_forecast_to_fall_a_little_further() -> None:
     forecast = asked(falling(20), 30, 60)
     assert forecast.median(60) < forecast.median(30) < falling(20)[-1]
     assert forecast.chance(60, 0.0) < 0.2, "a loss seldom falls below what is left to learn"
 
 
-def test_a_rising_accuracy_is_expected_to_rise_on() -> None:
+def test_a_rising_accuracy_is_forecast_to_rise_further() -> None:
     accuracy = [-(0.9 - 0.8 * math.exp(-k / 8)) for k in range(12)]
     forecast = asked(accuracy, 60)
     assert -1.0 < forecast.median(60) < accuracy[-1]
 
 
-def test_the_first_accuracy_of_a_trial_leaves_much_open_but_not_everything() -> None:
+def test_a_single_accuracy_gives_a_wide_but_informative_forecast() -> None:
     forecast = asked([-0.35], 100)
     (row,) = forecast.quantiles
     assert row[HIGH] - row[LOW] > 0.1
@@ -82,13 +89,13 @@ def test_the_first_accuracy_of_a_trial_leaves_much_open_but_not_everything() -> 
     assert forecast.median(100) < -0.35
 
 
-def test_units_do_not_matter() -> None:
+def test_the_unit_of_the_metric_does_not_matter() -> None:
     curve = falling(20, 3.0, 1.2)
     metres = asked([1e4 * loss for loss in curve], 60).median(60)
     assert metres / 1e4 == pytest.approx(asked(curve, 60).median(60), rel=0.1)
 
 
-def test_ten_thousand_points_are_thinned_and_answered() -> None:
+def test_ten_thousand_points_are_thinned_and_forecast() -> None:
     curve = [0.5 + 1 / (1 + k / 500) for k in range(10_000)]
     forecast = asked(curve, 10_001, 20_000)
     assert forecast.median(10_001) == pytest.approx(curve[-1], rel=0.01)
@@ -97,7 +104,7 @@ def test_ten_thousand_points_are_thinned_and_answered() -> None:
 
 @pytest.mark.parametrize("count", [1, 47, 48, 49, 50, 100, 1000])
 def test_every_point_is_in_exactly_one_token(count: int) -> None:
-    starts = encoding.bins_of(count)
+    starts = encoding.compute_bins(count)
     assert starts[0] == 0
     assert len(starts) == min(count, encoding.POINTS)
     assert all(later > sooner for sooner, later in pairwise(starts))
@@ -106,13 +113,13 @@ def test_every_point_is_in_exactly_one_token(count: int) -> None:
     assert (points.means * points.sizes).sum() == pytest.approx(np.arange(count).sum())
 
 
-def test_a_curve_that_lost_its_numbers_is_still_answered() -> None:
+def test_a_curve_that_ends_in_nan_still_has_a_forecast() -> None:
     forecast = asked([*falling(10), NO_LOSS, math.nan], 30)
     assert all(map(math.isfinite, forecast.quantiles[0]))
 
 
 @pytest.mark.parametrize("model", [Pfn(), PfnStudy()])
-def test_a_curve_without_any_number_has_no_answer(model: CurveModel) -> None:
+def test_a_curve_without_any_number_has_no_forecast(model: CurveModel) -> None:
     nothing = [History([NO_LOSS] * 5, (9,), 9, {}), History([], (9,), 9, {})]
     assert list(model.forecast(nothing)) == [None, None]
 
@@ -125,7 +132,7 @@ def test_the_quantiles_of_any_curve_rise() -> None:
         assert all(low <= high for row in forecast.quantiles for low, high in pairwise(row))
 
 
-def test_batches_larger_than_one_pass_are_answered_like_their_curves_one_by_one() -> None:
+def test_batches_larger_than_one_pass_equal_single_forecasts() -> None:
     lengths = [1, 3, 8, 9, 30, 48, 60] * 12
     batch = [
         History(falling(n, 2 + k / 10), (n + 1, *range(90, 91 + k % 3)), 100, {})
@@ -142,7 +149,7 @@ def test_batches_larger_than_one_pass_are_answered_like_their_curves_one_by_one(
 
 
 def trained(trial: object) -> None:
-    """Be a training function."""
+    """Stand for a training function."""
 
 
 def test_forecasts_stay_inside_the_declared_range() -> None:
@@ -153,30 +160,31 @@ def test_forecasts_stay_inside_the_declared_range() -> None:
     assert bound != free
 
 
-def test_values_outside_the_declared_range_are_answered_inside_it() -> None:
+def test_values_outside_the_declared_range_are_forecast_inside_it() -> None:
     (row,) = asked([-1.5, -1.4, -1.6], 10, bounds=(-1.0, 0.0)).quantiles
     assert -1.0 <= row[0] <= row[-1] <= 0.0
 
 
 def test_a_range_of_accuracies_is_turned_into_losses() -> None:
-    spec = spec_of(trained, {"metric": "acc", "mode": "max", "epochs": 5, "range": (0, 1)})
+    spec = resolve_spec(trained, StudyOptions(metric="acc", mode="max", epochs=5, range=(0, 1)))
     assert spec.range == (0.0, 1.0)
     assert spec.bounds == (-1.0, 0.0)
-    spec = spec_of(trained, {"metric": "err", "mode": "min", "epochs": 5, "range": (0, 100)})
+    spec = resolve_spec(trained, StudyOptions(metric="err", mode="min", epochs=5, range=(0, 100)))
     assert spec.bounds == (0.0, 100.0)
-    assert spec_of(trained, {"metric": "err", "mode": "min", "epochs": 5}).bounds is None
+    spec = resolve_spec(trained, StudyOptions(metric="err", mode="min", epochs=5))
+    assert spec.bounds is None
 
 
 @pytest.mark.parametrize("wrong", [(1, 0), (0, math.inf), (0, 0), (0,), "0-1", 3])
-def test_a_range_that_is_none_is_refused(wrong: object) -> None:
+def test_an_invalid_range_is_refused(wrong: object) -> None:
     with pytest.raises(SpecError, match=r"range=.*\(0, 1\)"):
-        spec_of(trained, {"metric": "acc", "mode": "max", "epochs": 5, "range": wrong})  # type: ignore[typeddict-item]
+        resolve_spec(trained, StudyOptions(metric="acc", mode="max", epochs=5, range=wrong))  # type: ignore[arg-type]
 
 
 # Other trials of the study
 
 
-def test_other_trials_tell_where_a_young_one_may_end() -> None:
+def test_other_trials_inform_the_forecast_of_a_young_one() -> None:
     young = falling(3)
     good = [Other(falling(60, 2.3, 0.40 + k / 100), {}) for k in range(8)]
     poor = [Other(falling(60, 2.3, 1.40 + k / 100), {}) for k in range(8)]
@@ -193,13 +201,13 @@ def test_the_single_curve_model_ignores_other_trials() -> None:
     assert asked(falling(5), 60, others=others) == asked(falling(5), 60)
 
 
-def test_without_usable_others_the_study_model_answers_like_the_single_one() -> None:
+def test_without_usable_others_the_study_model_equals_the_single_curve_model() -> None:
     nothing = [Other([NO_LOSS, math.nan], {})]
     assert asked(falling(5), 60, model=PfnStudy(), others=nothing) == asked(falling(5), 60)
 
 
 class Noting(Last):
-    """Remembers what it was asked."""
+    """Records the histories it gets."""
 
     others = 2
 
@@ -211,17 +219,17 @@ class Noting(Last):
         return super().forecast(histories)
 
 
-def study() -> Rehearsal:
-    trace = table([falling(9, 2.3, 0.1 * k) for k in range(6)])
-    scene = Scene("the metric's range is known", Cluster(slots=3), {"range": (0.0, 3.0)})
-    return rehearsal(trace, brains_for(trace), scene).run()
+def study() -> SimulatedStudy:
+    trace = make_table([falling(9, 2.3, 0.1 * k) for k in range(6)])
+    scene = Scenario("the metric's range is known", Cluster(slots=3), {"range": (0.0, 3.0)})
+    return make_study(trace, make_parts(trace), scene).run()
 
 
-def test_a_model_gets_the_trials_that_have_come_furthest_and_the_declared_bounds() -> None:
+def test_a_model_gets_the_furthest_trials_and_the_declared_bounds() -> None:
     done = study()
     model = Noting()
     ask = AskForecast(trial=2, epoch=4, horizons=(9,), why="a test")
-    answer = Advice(model, done.brains.generator, done.state).answer(ask)()
+    answer = StudyAdvisor([model], [done.parts.generator], done.state).answer(ask)()
     (history,) = model.seen
     assert answer.forecast is not None  # type: ignore[union-attr]
     assert history.losses == list(done.state.trials[2].losses[:4])
@@ -238,7 +246,7 @@ def test_a_model_that_wants_no_other_trials_gets_none() -> None:
     model = Noting()
     model.others = 0
     ask = AskForecast(trial=2, epoch=4, horizons=(9,), why="a test")
-    Advice(model, done.brains.generator, done.state).answer(ask)()
+    StudyAdvisor([model], [done.parts.generator], done.state).answer(ask)()
     assert list(model.seen[0].others) == []
 
 
@@ -246,30 +254,30 @@ def test_a_model_that_wants_no_other_trials_gets_none() -> None:
 
 
 @pytest.mark.usefixtures("fresh")
-def test_a_study_goes_on_without_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_continues_without_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "FILE", "nowhere.onnx")
     done = study()
     ask = AskForecast(trial=2, epoch=4, horizons=(9,), why="a test")
-    answer = Advice(PfnStudy(), done.brains.generator, done.state).answer(ask)()
+    answer = StudyAdvisor([PfnStudy()], [done.parts.generator], done.state).answer(ask)()
     assert answer.forecast is None  # type: ignore[union-attr]
     assert "cannot be read" in answer.note
 
 
-def test_the_weights_are_what_was_trained_and_small_enough_to_ship() -> None:
+def test_the_weights_match_their_checksum_and_are_small() -> None:
     body = files("paceline.curves.pfn").joinpath(network.FILE).read_bytes()
     assert sha256(body).hexdigest() == network.SHA256
     assert len(body) < 12_000_000
 
 
 @pytest.mark.usefixtures("fresh")
-def test_missing_weights_are_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_weights_are_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "FILE", "nowhere.onnx")
     with pytest.raises(ModelError, match=r"nowhere\.onnx .* cannot be read .*install Paceline"):
         asked([0.5], 9)
 
 
 @pytest.mark.usefixtures("fresh")
-def test_damaged_weights_are_told_in_one_sentence(
+def test_damaged_weights_are_reported_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     body = bytearray(files("paceline.curves.pfn").joinpath(network.FILE).read_bytes())
@@ -281,7 +289,7 @@ def test_damaged_weights_are_told_in_one_sentence(
 
 
 @pytest.mark.usefixtures("fresh")
-def test_a_missing_runtime_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_runtime_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ModelError, match="onnxruntime"):
         asked([0.5], 9)

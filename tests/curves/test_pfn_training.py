@@ -1,4 +1,4 @@
-"""Training of the pre-trained curve model: small, on a CPU, and the same every time."""
+"""Training of the pre-trained curve model: small, on a CPU, and reproducible."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from training.pfn import tokens
-from training.pfn.export import parity
+from training.pfn.export import measure_difference
 from training.pfn.model import Network
-from training.pfn.prior import sample
-from training.pfn.train import loss_of, task_of, train
+from training.pfn.prior import draw_studies
+from training.pfn.train import compute_loss, make_task, train
 
 from paceline.curves.pfn import encoding
 
@@ -28,10 +28,10 @@ def _one_thread() -> None:
 
 
 @pytest.mark.parametrize("length", [12, 100, 400])
-def test_training_and_forecasting_see_the_same_tokens(length: int) -> None:
+def test_training_and_inference_see_the_same_tokens(length: int) -> None:
     generator = torch.Generator().manual_seed(length)
     studies, trials = 6, 4
-    drawn = sample(studies, trials, length, generator)
+    drawn = draw_studies(studies, trials, length, generator)
     values = drawn.values.reshape(-1, length)
     epochs = drawn.epochs.reshape(-1)
     share = torch.rand(len(epochs), generator=generator)
@@ -41,24 +41,24 @@ def test_training_and_forecasting_see_the_same_tokens(length: int) -> None:
     lengths = drawn.epochs[:, others].reshape(len(epochs), trials - 1)
     bounds = drawn.bounds[:, None].expand(-1, trials, -1).reshape(-1, 2)
 
-    cut = tokens.pieces(values, count)
-    frame = tokens.frame_of(cut)
-    points = tokens.point_tokens(cut, frame, count, epochs)
-    seen = tokens.other_tokens(view, lengths, frame, count, epochs)
+    cut = tokens.split_into_points(values, count)
+    frame = tokens.compute_frame(cut)
+    points = tokens.encode_points(cut, frame, count, epochs)
+    seen = tokens.encode_others(view, lengths, frame, count, epochs)
     met = seen[:, :, 14] > 0
-    whole = tokens.whole_tokens(cut, frame, count, epochs, bounds, seen, met)
-    asked = tokens.asked_tokens(torch.stack([count + 1, epochs], 1), count, epochs)
+    whole = tokens.encode_curves(cut, frame, count, epochs, bounds, seen, met)
+    asked = tokens.encode_questions(torch.stack([count + 1, epochs], 1), count, epochs)
 
     compared = 0
     for row in range(len(epochs)):
         known, last = int(count[row]), int(epochs[row])
         mine = encoding.Points(values[row, :known].double().numpy())
-        its = encoding.frame_of(mine)
+        its = encoding.compute_frame(mine)
         if its is None:
             continue
         compared += 1
         told = [
-            encoding.other_token(curve[:long].double().numpy(), its, known, last)
+            encoding.encode_other(curve[:long].double().numpy(), its, known, last)
             for curve, long in zip(view[row], lengths[row], strict=True)
         ]
         rest = np.array([token for token in told if token is not None])
@@ -66,25 +66,25 @@ def test_training_and_forecasting_see_the_same_tokens(length: int) -> None:
         finite = torch.isfinite(bounds[row]).all()
         bound = (float(bounds[row, 0]), float(bounds[row, 1])) if finite else None
         for theirs, ours in (
-            (points[row, : len(mine.means)], encoding.point_tokens(mine, its, last)),
+            (points[row, : len(mine.means)], encoding.encode_points(mine, its, last)),
             (seen[row][met[row]], rest),
-            (whole[row], encoding.whole_token(mine, its, last, bound, rest)),
-            (asked[row], encoding.asked_tokens([known + 1, last], known, last)),
+            (whole[row], encoding.encode_curve(mine, its, last, bound, rest)),
+            (asked[row], encoding.encode_questions([known + 1, last], known, last)),
         ):
             # Training rounds to single precision.
             np.testing.assert_allclose(theirs.numpy(), ours, atol=5e-3)
     assert compared > 15
 
 
-def test_the_batch_of_a_step_is_the_same_again_and_another_step_has_another() -> None:
-    one, again, other = (task_of(0, step, 2, CPU) for step in (3, 3, 4))
+def test_the_batch_of_a_step_is_reproducible_and_differs_from_other_steps() -> None:
+    one, again, other = (make_task(0, step, 2, CPU) for step in (3, 3, 4))
     assert torch.equal(one.target, again.target)
     assert torch.equal(one.batch.points, again.batch.points)
     assert not torch.equal(one.batch.whole, other.batch.whole)
     assert all(torch.isfinite(part.float()).all() for part in one.batch)
 
 
-def test_training_that_was_broken_off_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_interrupted_training_resumes_exactly(tmp_path: Path) -> None:
     whole, part = tmp_path / "whole", tmp_path / "part"
     whole.mkdir()
     part.mkdir()
@@ -95,14 +95,14 @@ def test_training_that_was_broken_off_goes_on_as_if_it_had_not_been(tmp_path: Pa
         torch.testing.assert_close(resumed[name], weights)
 
 
-def test_the_exported_network_answers_as_the_trained_one(tmp_path: Path) -> None:
+def test_the_exported_network_equals_the_trained_one(tmp_path: Path) -> None:
     network = train(tmp_path, 2, 1, sizes=SMALL)
-    assert parity(network, tmp_path / "pfn.onnx") < 1e-6
+    assert measure_difference(network, tmp_path / "pfn.onnx") < 1e-6
 
 
 def test_training_learns(tmp_path: Path) -> None:
-    task = task_of(1, 1, 2, CPU)
+    task = make_task(1, 1, 2, CPU)
     network = train(tmp_path, 40, 1, sizes=SMALL)
     with torch.no_grad():
-        before, after = (float(loss_of(each, task)) for each in (Network(**SMALL), network))
+        before, after = (float(compute_loss(each, task)) for each in (Network(**SMALL), network))
     assert after < before - 0.2

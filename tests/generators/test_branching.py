@@ -1,4 +1,4 @@
-"""Configs that begin like a trial there is, and orders in which what they share ends early."""
+"""Branching configs off trained trials, and orders that train shared prefixes early."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import paceline as pl
-from paceline.analysis.sharing import sharing_of
-from paceline.api.registry import build
+from paceline.analysis.sharing import measure_sharing
+from paceline.api.registry import build_part
 from paceline.api.simulation import Simulation
 from paceline.core.decisions import Credit, Open
 from paceline.core.errors import SpecError
@@ -19,8 +19,8 @@ from paceline.core.values import Config, Part
 from paceline.generators.branching import Branching
 from paceline.machine.machine import Machine
 from paceline.machine.state import StudyState
-from paceline.plan.settings import canonical, setting_at
-from paceline.testing.simulations import brains_for, spec_for, table
+from paceline.plan.settings import canonicalize, setting_at
+from paceline.testing.simulations import make_parts, make_spec, make_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +38,14 @@ TWO: Config = {
 
 def simulated(generator: str, source: str = "quadratic:stages=3", **options: Any) -> list[Step]:  # noqa: ANN401
     steps: list[Step] = []
-    told: dict[str, Any] = {"policy": "fifo", "slots": 4, "trials": 30, "curves": "last", **options}
-    simulation = Simulation(source=source, generator=generator, share=True, **told)
+    arguments: dict[str, Any] = {
+        "policy": "fifo",
+        "slots": 4,
+        "trials": 30,
+        "curves": "last",
+        **options,
+    }
+    simulation = Simulation(source=source, generator=generator, share=True, **arguments)
     simulation.run(remember=steps.extend)
     return steps
 
@@ -54,7 +60,7 @@ def configs_of(steps: Sequence[Step]) -> list[Config]:
 @pytest.mark.parametrize(
     ("seed", "share", "policy"), [(1, 0.4, "fifo"), (2, 1.0, "fifo"), (3, 1.0, "asha:first=20")]
 )
-def test_it_branches_where_a_naive_one_would(seed: int, share: float, policy: str) -> None:
+def test_it_branches_like_a_naive_implementation(seed: int, share: float, policy: str) -> None:
     state = StudyState()
     branched = 0
     for step in simulated(f"branching:share={share}", seed=seed, policy=policy):
@@ -74,7 +80,7 @@ def naive(
     seed: int,
     share: float,
 ) -> bool:
-    """Check one config against all that is known of the others; say whether it branched."""
+    """Check one config against all others; return whether it branched."""
     lot = stream(seed, "branch", entry.trial)
     ways: dict[int, dict[str, tuple[float, int]]] = {20: {}, 40: {}}
     for epoch, found in ways.items():
@@ -97,21 +103,27 @@ def naive(
 
 def test_the_more_it_branches_the_less_is_trained() -> None:
     trained = [
-        sharing_of(simulated(f"branching:share={share}")).epochs_trained for share in (0, 0.5, 0.9)
+        measure_sharing(simulated(f"branching:share={share}")).epochs_trained
+        for share in (0, 0.5, 0.9)
     ]
     assert trained[0] == 30 * 60 > trained[1] > trained[2]
 
 
-def test_it_is_random_where_it_never_branches_or_nothing_can_branch() -> None:
+def test_it_equals_random_search_if_it_never_branches() -> None:
     drawn = configs_of(simulated("random"))
     assert configs_of(simulated("branching:share=0")) == drawn
     plain = configs_of(simulated("random", "quadratic"))
     assert configs_of(simulated("branching:share=1", "quadratic")) == plain
 
 
-def test_a_study_that_was_cut_gets_the_same_configs() -> None:
-    told: dict[str, Any] = {"policy": "asha", "generator": "branching", "share": True, "trials": 30}
-    simulation = Simulation(source="quadratic:stages=3", curves="last", **told)
+def test_a_resumed_study_gets_the_same_configs() -> None:
+    arguments: dict[str, Any] = {
+        "policy": "asha",
+        "generator": "branching",
+        "share": True,
+        "trials": 30,
+    }
+    simulation = Simulation(source="quadratic:stages=3", curves="last", **arguments)
     whole: list[Step] = []
     simulation.run(remember=whole.extend)
     later: list[Step] = []
@@ -121,20 +133,20 @@ def test_a_study_that_was_cut_gets_the_same_configs() -> None:
 
 
 def opened(generator: Branching, *trained: tuple[Config, Sequence[float]]) -> StudyView:
-    """Return a study in which these configs were trained, with these losses."""
-    trace = table([[0.0]], epochs=8)
-    machine = Machine(brains_for(trace, generator=generator))
-    machine.take(Opened(at=0.0, spec=spec_for(trace, share=True)))
+    """Return a study in which these configs were trained with these losses."""
+    trace = make_table([[0.0]], epochs=8)
+    machine = Machine(make_parts(trace, generator=generator))
+    machine.take(Opened(at=0.0, spec=make_spec(trace, share=True)))
     for number, (config, losses) in enumerate(trained):
-        machine.take(Open(trial=number, config=canonical(config), until=8, why="it is a test"))
+        machine.take(Open(trial=number, config=canonicalize(config), until=8, why="it is a test"))
         trial = machine.state.trials[number]
         for epoch, loss in enumerate(losses, 1):
-            trial.leaf.learn(loss, 1.0, {"loss": loss})
+            trial.leaf.add_report(loss, 1.0, {"loss": loss})
             machine.take(Credit(trial=number, epoch=epoch, why="it is a test"))
     return machine.state
 
 
-def test_plain_values_and_choices_are_copied_whole_and_later_pieces_drawn_afresh() -> None:
+def test_plain_values_and_choices_are_copied_and_later_pieces_drawn_anew() -> None:
     space: Config = {
         "net": {"drop": pl.piecewise([(0, pl.uniform(0, 1)), (4, pl.uniform(0, 1))]), "depth": 3},
         "opt": pl.choice([{"momentum": pl.uniform(0, 1)}, {"beta": pl.uniform(0, 1)}]),
@@ -146,8 +158,8 @@ def test_plain_values_and_choices_are_copied_whole_and_later_pieces_drawn_afresh
         "decay": pl.linear(0.125, 0.0, 8),
     }
     generator = Branching(space=space, share=1.0)
-    config = canonical(generator.propose(1, opened(generator, (old, [1.0] * 5))) or {})
-    assert {name: config[name] for name in ("opt", "decay")} == canonical(
+    config = canonicalize(generator.propose(1, opened(generator, (old, [1.0] * 5))) or {})
+    assert {name: config[name] for name in ("opt", "decay")} == canonicalize(
         {name: old[name] for name in ("opt", "decay")}
     )
     (before, after) = config["net"]["drop"]["piecewise"]
@@ -156,7 +168,7 @@ def test_plain_values_and_choices_are_copied_whole_and_later_pieces_drawn_afresh
     assert after[1] != 0.75
 
 
-def test_a_config_whose_pieces_became_one_is_branched_from_too() -> None:
+def test_a_config_with_merged_pieces_can_be_branched_from() -> None:
     space = {"lr": pl.piecewise([(0, RATES), (2, RATES), (4, pl.uniform(1, 2))])}
     generator = Branching(space=space, share=1.0)
     study = opened(generator, ({"lr": pl.piecewise([(0, 0.2), (4, 1.5)])}, [1.0] * 5))
@@ -167,7 +179,7 @@ def test_a_config_whose_pieces_became_one_is_branched_from_too() -> None:
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])
-def test_a_share_that_cannot_be_meant_is_refused(share: float) -> None:
+def test_an_invalid_share_is_refused(share: float) -> None:
     with pytest.raises(SpecError, match="from 0 to 1"):
         Branching(space=TWO, share=share)
 
@@ -176,14 +188,14 @@ def test_a_share_that_cannot_be_meant_is_refused(share: float) -> None:
 
 
 def proposed(name: str, count: int, **params: Any) -> list[Config]:  # noqa: ANN401
-    generator = build("generator", Part(name, {"space": TWO, **params}))
+    generator = build_part("generator", Part(name, {"space": TWO, **params}))
     study = opened(generator)
     configs = [generator.propose(number, study) for number in range(count)]
     return [config for config in configs if config is not None]
 
 
 def scattered(configs: Sequence[Config]) -> int:
-    """Return how often a way to begin comes back after others have come between."""
+    """Return how often a prefix comes back after another one."""
     back = 0
     for epochs in range(1, 9):
         ways = [str([setting_at(config, epoch) for epoch in range(epochs)]) for config in configs]
@@ -192,13 +204,13 @@ def scattered(configs: Sequence[Config]) -> int:
     return back
 
 
-def test_a_grid_finishes_what_trials_share_before_the_next_begins() -> None:
+def test_a_grid_finishes_a_shared_prefix_before_the_next_begins() -> None:
     grid = proposed("grid", 100)
     assert len(grid) == len({str(config) for config in grid}) == 2 * 2 * 3 * 3 * 2
     assert scattered(grid) == 0
 
 
-def test_random_draws_can_be_put_in_that_order_and_stay_the_same_draws() -> None:
+def test_ordering_random_draws_by_prefix_keeps_the_same_draws() -> None:
     drawn, ordered = proposed("random", 128), proposed("random", 128, order="subtrees")
     assert ordered[0] == drawn[0]
     for start in (0, 64):
@@ -207,14 +219,14 @@ def test_random_draws_can_be_put_in_that_order_and_stay_the_same_draws() -> None
         assert scattered(ordered[block]) == 0 < scattered(drawn[block])
 
 
-def test_draws_that_nobody_shares_stay_in_the_order_they_were_drawn() -> None:
+def test_draws_without_shared_prefixes_keep_their_order() -> None:
     space = {"lr": pl.loguniform(0.001, 1.0)}
     assert proposed("random", 70, space=space, order="subtrees") == proposed(
         "random", 70, space=space
     )
 
 
-def test_what_the_user_wants_first_stays_first() -> None:
+def test_initial_configs_stay_first() -> None:
     first = {"width": 16}
     ordered = proposed("random", 20, first=[first], order="subtrees")
     assert ordered[0]["width"] == 16

@@ -1,4 +1,4 @@
-"""Samplers of Optuna: what they learn from, who asks them, and what becomes of their mistakes."""
+"""Generators on Optuna's samplers: observations, proposals, resume, and errors."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ import optuna
 import pytest
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState
+from waiting import LIMIT_S
 
 import paceline as pl
-from paceline.api.registry import brains_of, build
+from paceline.api.registry import build_part, build_parts
 from paceline.core.decisions import AskProposal
 from paceline.core.events import Opened, Proposed, Reported
 from paceline.core.ports import Outcome
 from paceline.core.values import Budget, Part, Status
 from paceline.engines.sim.cluster import Cluster
-from paceline.generators.optuna.observations import Evidence
+from paceline.generators.optuna.observations import Observations
 from paceline.generators.optuna.sampler import Optuna
 from paceline.generators.random import Random
 from paceline.machine.replay import replay
 from paceline.testing.generators import CONDITIONAL, EVERY_KIND, SamplerContract
-from paceline.testing.simulations import Rehearsal, brains_for, spec_for, table
+from paceline.testing.simulations import SimulatedStudy, make_parts, make_spec, make_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +45,7 @@ SQUARE: Config = {"x": pl.uniform(0.0, 1.0), "y": pl.uniform(0.0, 1.0)}
 
 
 class Bowl:
-    """A loss that is lowest in one place, and the same in every epoch."""
+    """A loss with one minimum, the same in every epoch."""
 
     metric = "loss"
 
@@ -59,26 +60,28 @@ class Bowl:
         return Outcome({"loss": sum((x - 0.3) ** 2 for x in numbers)}, 1.0, state)
 
 
-def tuned(generator: Generator, *, trials: int = 12, slots: int = 2, seed: int = 0) -> Rehearsal:
+def make_study(
+    generator: Generator, *, trials: int = 12, slots: int = 2, seed: int = 0
+) -> SimulatedStudy:
     """Return a simulated study of the bowl, not run yet."""
-    trace = table([[0.0]], epochs=2)
-    spec = spec_for(trace, seed=seed, budget=Budget(trials=trials))
+    trace = make_table([[0.0]], epochs=2)
+    spec = make_spec(trace, seed=seed, budget=Budget(trials=trials))
     cluster = Cluster(slots=slots, proposal_s=0.5)
-    return Rehearsal(spec, brains_for(trace, generator=generator), Bowl(), cluster)
+    return SimulatedStudy(spec, make_parts(trace, generator=generator), Bowl(), cluster)
 
 
-def made(name: str, space: Config = SQUARE, **params: Any) -> Any:  # noqa: ANN401
-    return build("generator", Part(name, {"space": space, **params}))
+def build(name: str, space: Config = SQUARE, **params: Any) -> Any:  # noqa: ANN401
+    return build_part("generator", Part(name, {"space": space, **params}))
 
 
-def configs_of(generator: Generator, count: int) -> list[Config | None]:
-    study = tuned(generator)
+def list_configs(generator: Generator, count: int) -> list[Config | None]:
+    study = make_study(generator)
     study.machine.handle(Opened(at=0.0, spec=study.spec))
     return [generator.propose(number, study.state) for number in range(count)]
 
 
-class Own(BaseSampler):
-    """A sampler of somebody's own: draws independently, and does something before each draw."""
+class UserSampler(BaseSampler):
+    """A user's sampler: draws independently, and calls `before` at each draw."""
 
     def __init__(self, seed: int = 0) -> None:
         self.draws = RandomSampler(seed=seed)
@@ -104,12 +107,14 @@ class Own(BaseSampler):
         return self.draws.sample_independent(study, trial, param_name, param_distribution)
 
 
-class TestOwnSampler(SamplerContract):
-    make = staticmethod(lambda space: made("optuna", space, sampler="test_optuna_samplers:Own"))
+class TestUserSampler(SamplerContract):
+    make = staticmethod(
+        lambda space: build("optuna", space, sampler="test_optuna_samplers:UserSampler")
+    )
 
 
-class Watches(Own):
-    """Writes down which trials it was shown."""
+class RecordingSampler(UserSampler):
+    """Records the trials it sees."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
@@ -130,33 +135,35 @@ class Watches(Own):
         self.ended.append(trial.number)
 
 
-# What it learns from
+# Observations
 
 
-def story(evidence: Evidence, *trials: tuple[list[float], Status | None]) -> list[float | None]:
-    """Tell of trials with these losses, which ended so, or wait, and return their values."""
+def compute_values_of(
+    observations: Observations, *trials: tuple[list[float], Status | None]
+) -> list[float | None]:
+    """Add trials with these losses, which ended with a status or are paused; return the values."""
     for number, (losses, how) in enumerate(trials):
-        evidence.proposed()
-        evidence.asked(number)
-        evidence.answered(number)
-        evidence.opened(number)
+        observations.add_proposal()
+        observations.expect_answer(number)
+        observations.accept_answer(number)
+        observations.open_trial(number)
         for loss in losses:
-            evidence.reported(number, loss, working=False)
+            observations.add_report(number, loss, is_training=False)
         if how is not None:
-            evidence.ended(number, how)
-    return evidence.values()
+            observations.end_trial(number, how)
+    return observations.compute_values()
 
 
 def test_trials_are_compared_at_the_last_epoch_that_enough_have_reached() -> None:
-    values = story(
-        Evidence(least=2), ([5.0, 4.0, 1.0], None), ([6.0, 3.0], None), ([2.0, 7.0], None)
+    values = compute_values_of(
+        Observations(min_reached=2), ([5.0, 4.0, 1.0], None), ([6.0, 3.0], None), ([2.0, 7.0], None)
     )
     assert values == [4.0, 3.0, 2.0]
 
 
-def test_who_waits_or_was_stopped_early_comes_after_those_who_got_further() -> None:
-    values = story(
-        Evidence(least=2),
+def test_a_paused_or_stopped_trial_ranks_behind_trials_that_got_further() -> None:
+    values = compute_values_of(
+        Observations(min_reached=2),
         ([5.0, 4.0], None),
         ([6.0, 3.0], None),
         ([0.1], None),
@@ -165,9 +172,9 @@ def test_who_waits_or_was_stopped_early_comes_after_those_who_got_further() -> N
     assert values == [4.0, 3.0, 5.0, 6.0]
 
 
-def test_who_failed_comes_last_and_who_never_reported_says_nothing() -> None:
-    values = story(
-        Evidence(least=2),
+def test_a_failed_trial_ranks_last_and_a_trial_without_reports_has_no_value() -> None:
+    values = compute_values_of(
+        Observations(min_reached=2),
         ([5.0], None),
         ([4.0], None),
         ([1.0], Status.FAILED),
@@ -180,38 +187,41 @@ def test_who_failed_comes_last_and_who_never_reported_says_nothing() -> None:
     assert math.isnan(values[4])
 
 
-def test_who_finished_early_counts_at_every_later_epoch() -> None:
-    values = story(
-        Evidence(least=2), ([3.0], Status.FINISHED), ([9.0, 8.0, 7.0], None), ([9.0], None)
+def test_a_trial_that_finished_early_counts_at_every_later_epoch() -> None:
+    values = compute_values_of(
+        Observations(min_reached=2),
+        ([3.0], Status.FINISHED),
+        ([9.0, 8.0, 7.0], None),
+        ([9.0], None),
     )
     assert values == [3.0, 7.0, 11.0]
 
 
-def test_who_is_still_training_is_not_known_yet() -> None:
-    evidence = Evidence(least=1)
-    assert story(evidence, ([3.0], None), ([3.0, 2.0], None)) == [3.0, 2.0]
-    evidence.moved(0, working=True)
-    assert evidence.values() == [None, 2.0]
+def test_a_running_trial_has_no_value_yet() -> None:
+    observations = Observations(min_reached=1)
+    assert compute_values_of(observations, ([3.0], None), ([3.0, 2.0], None)) == [3.0, 2.0]
+    observations.set_training(0, is_training=True)
+    assert observations.compute_values() == [None, 2.0]
 
 
-# Who asks them
+# Proposals
 
 
 @pytest.mark.parametrize("name", ["tpe", "cmaes"])
-def test_a_sampler_that_learns_beats_lots_by_far(name: str) -> None:
+def test_a_sampler_that_learns_beats_random_search_by_far(name: str) -> None:
     space = {f"x{number}": pl.uniform(-1.0, 2.0) for number in range(3)}
 
     def best(generator: Callable[[], Generator]) -> float:
         return median(
-            tuned(generator(), trials=60, seed=seed).run().state.best_loss for seed in range(5)
+            make_study(generator(), trials=60, seed=seed).run().state.best_loss for seed in range(5)
         )
 
-    assert best(lambda: made(name, space)) < best(lambda: Random(space=space)) / 3
+    assert best(lambda: build(name, space)) < best(lambda: Random(space=space)) / 3
 
 
-def test_a_sampler_is_shown_what_still_runs() -> None:
-    sampler = Watches()
-    study = tuned(Optuna(space=LINE, sampler=sampler, given=True), slots=3).run()
+def test_a_sampler_sees_running_trials() -> None:
+    sampler = RecordingSampler()
+    study = make_study(Optuna(space=LINE, sampler=sampler, given=True), slots=3).run()
     asked = [sum(isinstance(each, AskProposal) for each in s.decisions) for s in study.steps]
     assert max(asked) == 3
     first, second, third, *_ = sampler.shown
@@ -221,29 +231,29 @@ def test_a_sampler_is_shown_what_still_runs() -> None:
     assert [each.params["x"] for each in third] == pytest.approx(running)
 
 
-def test_tpe_minds_what_still_runs() -> None:
-    whole = tuned(made("tpe"), trials=40).run().steps
+def test_tpe_avoids_running_trials() -> None:
+    whole = make_study(build("tpe"), trials=40).run().steps
     ask = AskProposal(number=20, why="a free slot wants a new trial")
     log = whole[: 1 + next(at for at, step in enumerate(whole) if ask in step.decisions)]
 
     def beside(running: Config) -> Config | None:
-        """Return the 21st proposal, where the 20th was this one and is still running."""
-        study = tuned(made("tpe"), trials=40)
+        """Return the 21st proposal while this config is still running as the 20th."""
+        study = make_study(build("tpe"), trials=40)
         for step in log:
             study.machine.fold(step)
         study.machine.handle(Proposed(at=study.state.now, number=20, config=running))
-        return study.brains.generator.propose(21, study.state)
+        return study.parts.generator.propose(21, study.state)
 
     far = {"x": 0.9, "y": 0.9}
     alone = beside(far)
     assert alone is not None
     assert beside(far) == alone
-    assert beside(alone) != alone, "what runs already is proposed again"
+    assert beside(alone) != alone, "a running config is proposed again"
 
 
-def test_a_sampler_hears_of_each_trial_that_ended_once() -> None:
-    sampler = Watches()
-    tuned(Optuna(space=LINE, sampler=sampler, given=True)).run()
+def test_after_trial_is_called_once_for_each_ended_trial() -> None:
+    sampler = RecordingSampler()
+    make_study(Optuna(space=LINE, sampler=sampler, given=True)).run()
     assert sampler.ended == sorted(set(sampler.ended))
     assert len(sampler.ended) >= 8
     last = [each for each in sampler.shown[-1] if each.state is TrialState.COMPLETE]
@@ -251,19 +261,19 @@ def test_a_sampler_hears_of_each_trial_that_ended_once() -> None:
     assert [each.value for each in last] == pytest.approx(losses)
 
 
-def test_a_sampler_that_draws_otherwise_on_resume_learns_from_what_was_trained() -> None:
-    whole = tuned(Optuna(space=LINE, sampler=Watches(seed=1), given=True)).run()
+def test_a_sampler_that_draws_differently_on_resume_learns_from_the_trained_configs() -> None:
+    whole = make_study(Optuna(space=LINE, sampler=RecordingSampler(seed=1), given=True)).run()
     cut = whole.steps[: len(whole.steps) // 2]
     answers = [step.event for step in cut if isinstance(step.event, Proposed)]
-    sampler = Watches(seed=2)
-    tuned(Optuna(space=LINE, sampler=sampler, given=True)).resume(cut)
+    sampler = RecordingSampler(seed=2)
+    make_study(Optuna(space=LINE, sampler=sampler, given=True)).resume(cut)
     shown = [each.params["x"] for each in sampler.shown[-1][: len(answers)]]
     assert shown == [answer.config["x"] for answer in answers if answer.config is not None]
 
 
-def test_a_sampler_that_has_no_more_ends_the_study() -> None:
+def test_an_exhausted_sampler_ends_the_study() -> None:
     space = {"a": pl.choice([1, 2]), "b": pl.choice(["x", "y", "z"])}
-    study = tuned(made("optuna", space, sampler="BruteForceSampler"), trials=50).run()
+    study = make_study(build("optuna", space, sampler="BruteForceSampler"), trials=50).run()
     assert study.state.end is not None
     assert "nothing is left to run" in study.state.end.why
     tried = {(trial.config["a"], trial.config["b"]) for trial in study.state.trials}
@@ -271,21 +281,21 @@ def test_a_sampler_that_has_no_more_ends_the_study() -> None:
     assert len(study.state.trials) < 12
 
 
-# What comes first
+# Initial configs
 
 
 @pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "qmc", "random", "sobol", "grid"])
-def test_what_is_given_first_comes_first(name: str) -> None:
+def test_initial_configs_come_first(name: str) -> None:
     first = [{"x": 0.25, "y": 0.75}, {"x": 1.0, "y": 0.0}]
-    found = configs_of(made(name, SQUARE, first=first), 4)
+    found = list_configs(build(name, SQUARE, first=first), 4)
     assert found[:2] == first
     assert found[2] not in first
 
 
 @pytest.mark.parametrize("name", ["tpe", "random", "sobol"])
-def test_what_the_first_leave_out_is_drawn(name: str) -> None:
+def test_dimensions_that_initial_configs_leave_out_are_drawn(name: str) -> None:
     first = [{"decay": 0.5, "optimizer": {"kind": "sgd", "lr": 0.01}}, {"optimizer": "none"}]
-    one, two = configs_of(made(name, CONDITIONAL, first=first), 2)
+    one, two = list_configs(build(name, CONDITIONAL, first=first), 2)
     assert one is not None
     assert two is not None
     assert one["decay"] == 0.5
@@ -296,61 +306,64 @@ def test_what_the_first_leave_out_is_drawn(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tpe", "random", "sobol", "grid"])
-def test_a_first_config_outside_of_the_space_is_refused(name: str) -> None:
+def test_an_initial_config_outside_of_the_space_is_refused(name: str) -> None:
     with pytest.raises(pl.SpecError, match=r"first\[1\]: x=7 is outside of uniform"):
-        made(name, LINE, first=[{"x": 0.5}, {"x": 7}])
+        build(name, LINE, first=[{"x": 0.5}, {"x": 7}])
 
 
-def test_a_grid_needs_its_first_configs_whole() -> None:
+def test_a_grid_needs_complete_initial_configs() -> None:
     with pytest.raises(pl.SpecError, match=r"first\[0\]"):
-        made("grid", SQUARE, first=[{"x": 0.5}])
+        build("grid", SQUARE, first=[{"x": 0.5}])
 
 
-def test_a_first_config_may_hold_any_kind_of_value() -> None:
-    whole = configs_of(Random(space=EVERY_KIND), 1)[0]
-    assert configs_of(made("tpe", EVERY_KIND, first=[whole]), 1) == [whole]
+def test_an_initial_config_may_hold_any_kind_of_value() -> None:
+    whole = list_configs(Random(space=EVERY_KIND), 1)[0]
+    assert list_configs(build("tpe", EVERY_KIND, first=[whole]), 1) == [whole]
 
 
-# How they are named
+# Names and arguments
 
 
 @pytest.mark.parametrize(
-    ("params", "complaint"),
+    ("params", "message"),
     [
         ({"sampler": "tep"}, "unknown sampler 'tep': did you mean 'tpe'"),
         ({"sampler": "no.such:Sampler"}, "cannot be imported"),
         ({"sampler": "optuna.samplers:Nobody"}, "has no 'Nobody'"),
-        ({"sampler": "test_optuna_samplers:Bowl"}, "is none: give a subclass"),
-        ({"sampler": 7}, "sampler=7 is none"),
+        ({"sampler": "test_optuna_samplers:Bowl"}, "is not an Optuna sampler: give a subclass"),
+        ({"sampler": 7}, "sampler=7 is invalid"),
         ({"options": {"multivarate": True}}, "did you mean 'multivariate'"),
-        ({"options": {"seed": 1}}, "its seed is the study's"),
-        ({"options": {"group": True, "multivariate": False}}, "cannot be made"),
-        ({"startup": 0}, "startup=0 cannot be meant"),
+        ({"options": {"seed": 1}}, "uses the study's seed"),
+        ({"options": {"group": True, "multivariate": False}}, "cannot be created"),
+        ({"startup": 0}, "startup=0 is invalid"),
         ({"sampler": "qmc", "startup": 3}, "has no startup"),
-        ({"sampler": RandomSampler(), "given": True, "startup": 3}, "has its options"),
+        (
+            {"sampler": RandomSampler(), "given": True, "startup": 3},
+            "set them on the sampler object",
+        ),
     ],
 )
-def test_a_sampler_that_cannot_be_meant_is_refused(params: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(pl.SpecError, match=complaint):
-        made("optuna", SQUARE, **params)
+def test_an_invalid_sampler_is_refused(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(pl.SpecError, match=message):
+        build("optuna", SQUARE, **params)
 
 
-def test_a_sampler_whose_package_is_missing_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_of_a_sampler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.generators.optuna.sampler.find_spec", lambda name: None)
     with pytest.raises(pl.SpecError, match="needs the package 'cmaes', which is not installed"):
-        made("cmaes")
+        build("cmaes")
 
 
-def test_making_one_says_nothing_and_leaves_optuna_as_loud_as_it_was(
+def test_a_sampler_prints_nothing_and_keeps_optunas_verbosity(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     before = optuna.logging.get_verbosity()
-    tuned(made("tpe", startup=2, options={"group": True, "multivariate": True})).run()
+    make_study(build("tpe", startup=2, options={"group": True, "multivariate": True})).run()
     assert optuna.logging.get_verbosity() == before
     assert capfd.readouterr() == ("", "")
 
 
-# On this machine
+# Live studies
 
 
 def trains(trial: Any) -> None:  # noqa: ANN401
@@ -359,7 +372,7 @@ def trains(trial: Any) -> None:  # noqa: ANN401
 
 
 def options(**changes: Any) -> Any:  # noqa: ANN401
-    told: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "space": LINE,
         "metric": "loss",
         "mode": "min",
@@ -368,10 +381,10 @@ def options(**changes: Any) -> Any:  # noqa: ANN401
         "trials": 6,
         "slots": 2,
     }
-    return {**told, **changes}
+    return {**defaults, **changes}
 
 
-def test_a_study_that_names_no_generator_is_sampled_by_tpe() -> None:
+def test_the_default_generator_is_tpe() -> None:
     study = pl.Study(trains, **options(first=[{"x": 0.31}]))
     assert study.spec.generator == Part("tpe", {"space": LINE, "first": [{"x": 0.31}]})
     result = study.run()
@@ -379,8 +392,8 @@ def test_a_study_that_names_no_generator_is_sampled_by_tpe() -> None:
     assert result.trials[0].config == {"x": 0.31}
 
 
-class Slow(Own):
-    """Thinks about its second proposal until it is told to go on."""
+class Slow(UserSampler):
+    """Blocks in its second proposal until the event is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -389,10 +402,10 @@ class Slow(Own):
 
     def before(self, study: Study, number: int) -> None:
         if number == 1:
-            self.in_time = self.go_on.wait(60)
+            self.in_time = self.go_on.wait(LIMIT_S)
 
 
-def test_a_slow_sampler_holds_up_no_report() -> None:
+def test_a_slow_sampler_does_not_delay_reports() -> None:
     sampler = Slow()
     reports: list[int] = []
 
@@ -406,29 +419,29 @@ def test_a_slow_sampler_holds_up_no_report() -> None:
     assert len(result.trials) == 6
 
 
-class Gone(Exception):
-    """What ends a driver in a test."""
+class DriverKilled(Exception):
+    """Ends a driver in a test."""
 
 
-def test_a_question_that_its_driver_left_open_is_asked_again(tmp_path: Path) -> None:
-    told = options(name="s", store=str(tmp_path / "runs.db"))
+def test_an_unanswered_request_is_repeated_on_resume(tmp_path: Path) -> None:
+    defaults = options(name="s", store=str(tmp_path / "runs.db"))
     sampler = Slow()
 
     def watch(state: StudyState, steps: Sequence[Step]) -> None:
         if state.trials and state.trials[0].epoch == 3:
-            raise Gone
+            raise DriverKilled
 
-    with pytest.raises(Gone):
-        pl.Study(trains, **told, generator=sampler).run(watch)
+    with pytest.raises(DriverKilled):
+        pl.Study(trains, **defaults, generator=sampler).run(watch)
     sampler.go_on.set()
     again = Slow()
     again.go_on.set()
-    result = pl.tune(trains, **told, generator=again)
+    result = pl.tune(trains, **defaults, generator=again)
     assert len(result.trials) == 6
     assert [len(trial.values) for trial in result.trials] == [3] * 6
 
 
-class Fails(Own):
+class Fails(UserSampler):
     """Fails at one of its proposals."""
 
     def __init__(self, at: int) -> None:
@@ -440,7 +453,7 @@ class Fails(Own):
             raise ZeroDivisionError("no such luck")
 
 
-def test_a_sampler_that_fails_ends_the_study_with_what_was_trained() -> None:
+def test_a_sampler_that_fails_ends_the_study_and_keeps_its_results() -> None:
     result = pl.tune(trains, **options(generator=Fails(at=3)))
     assert [len(trial.values) for trial in result.trials] == [3] * 3
     assert result.best is not None
@@ -449,12 +462,12 @@ def test_a_sampler_that_fails_ends_the_study_with_what_was_trained() -> None:
     )
 
 
-def test_a_sampler_that_fails_at_once_is_an_error_of_one_sentence() -> None:
+def test_a_sampler_that_fails_at_its_first_proposal_raises_one_sentence() -> None:
     with pytest.raises(pl.StudyFailed, match="the generator failed: ZeroDivisionError: no such"):
         pl.tune(trains, **options(generator=Fails(at=0)))
 
 
-def test_a_sampler_may_be_an_object_and_the_log_says_so() -> None:
+def test_a_sampler_may_be_an_object_and_the_log_records_it() -> None:
     result = pl.tune(trains, **options(generator=TPESampler(seed=3, n_startup_trials=2)))
     opened = result.log[0].event
     assert isinstance(opened, Opened)
@@ -462,12 +475,14 @@ def test_a_sampler_may_be_an_object_and_the_log_says_so() -> None:
     sampler = opened.spec.generator.params["sampler"]
     assert sampler.partition(":")[2] == "TPESampler"
     assert opened.spec.generator.params["given"] is True
-    brains = brains_of(opened.spec)
-    assert replay(result.log, brains) is None
-    with pytest.raises(pl.SpecError, match=r"was an object of .*TPESampler, which no log"):
-        brains.generator.propose(6, None)  # type: ignore[arg-type]
+    parts = build_parts(opened.spec)
+    assert replay(result.log, parts) is None
+    with pytest.raises(
+        pl.SpecError, match=r"was an object of .*TPESampler, which the log cannot hold"
+    ):
+        parts.generator.propose(6, None)  # type: ignore[arg-type]
 
 
-def test_an_object_that_is_no_sampler_is_refused() -> None:
-    with pytest.raises(pl.SpecError, match="give a name, a Part, or a sampler of Optuna's"):
+def test_an_object_that_is_not_a_sampler_is_refused() -> None:
+    with pytest.raises(pl.SpecError, match="7 cannot be used as generator: pass a name"):
         pl.Study(trains, **options(generator=7))

@@ -1,4 +1,4 @@
-"""A study whose generator begins with what another study found."""
+"""Warm start: a generator that begins with the results of another study."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cli_kit import log_of
+from command_line import read_log
 
 import paceline as pl
-from paceline.analysis.live_lines import Teller
-from paceline.analysis.story import study_story
-from paceline.api.stored import replayed
+from paceline.analysis.story import LiveStory, narrate_study
+from paceline.api.stored import replay_log
 from paceline.core.events import Recalled
-from paceline.generators.optuna.observations import Evidence
+from paceline.generators.optuna.observations import Observations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,19 +26,19 @@ GOOD = 7.0
 
 
 def near(trial: Any) -> None:  # noqa: ANN401
-    """Be the better the nearer x is to what is good."""
+    """Report a loss that grows with the distance of x from its optimum."""
     for _ in trial.epochs():
         trial.report(loss=(trial["x"] - GOOD) ** 2)
 
 
 def elsewhere(trial: Any) -> None:  # noqa: ANN401
-    """Do the same in other words: a study of its own plan."""
+    """Do the same as `near`, as another function with its own plan."""
     for epoch in trial.epochs():
         trial.report(loss=(GOOD - trial["x"]) ** 2 + 0 * epoch)
 
 
 def options(folder: Path, name: str, **changes: Any) -> Any:  # noqa: ANN401
-    told: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "space": {"x": pl.uniform(0.0, 10.0)},
         "metric": "loss",
         "mode": "min",
@@ -50,7 +49,7 @@ def options(folder: Path, name: str, **changes: Any) -> Any:  # noqa: ANN401
         "store": str(folder / "studies.db"),
         "name": name,
     }
-    return {**told, **changes}
+    return {**arguments, **changes}
 
 
 def distance(result: pl.Result) -> float:
@@ -59,12 +58,12 @@ def distance(result: pl.Result) -> float:
 
 @pytest.fixture
 def before(tmp_path: Path) -> Path:
-    """A folder with a store in which one study has looked everywhere."""
+    """A folder with a store that holds one finished study of the whole space."""
     pl.tune(elsewhere, **options(tmp_path, "before", generator="random", trials=40, slots=2))
     return tmp_path
 
 
-def test_a_generator_that_was_told_begins_where_it_was_good(before: Path) -> None:
+def test_a_warm_started_generator_begins_near_good_configs(before: Path) -> None:
     cold = pl.tune(near, **options(before, "cold"))
     warm = pl.tune(near, **options(before, "warm", warm_start="before"))
     assert distance(warm) < distance(cold) / 2
@@ -72,10 +71,12 @@ def test_a_generator_that_was_told_begins_where_it_was_good(before: Path) -> Non
     facts = [step.event for step in warm.log if isinstance(step.event, Recalled)]
     assert len(facts) == 40
     assert all(fact.finished and len(fact.values) == 2 for fact in facts)
-    assert replayed(log_of(str(before / "studies.db"), "warm")).difference is None
+    assert replay_log(read_log(str(before / "studies.db"), "warm")).difference is None
 
 
-def test_a_study_that_was_cut_goes_on_with_the_same_proposals(before: Path, tmp_path: Path) -> None:
+def test_a_resumed_study_gets_the_same_proposals_after_a_warm_start(
+    before: Path, tmp_path: Path
+) -> None:
     (tmp_path / "other").mkdir()
     shutil.copy(before / "studies.db", tmp_path / "other" / "studies.db")
     whole = pl.tune(near, **options(before, "warm", warm_start="before"))
@@ -84,37 +85,40 @@ def test_a_study_that_was_cut_goes_on_with_the_same_proposals(before: Path, tmp_
         if len(state.trials) == 3:
             raise RuntimeError("the driver dies")
 
-    told = options(tmp_path / "other", "warm", warm_start="before")
+    arguments = options(tmp_path / "other", "warm", warm_start="before")
     with pytest.raises(RuntimeError, match="dies"):
-        pl.Study(near, **told).run(die)
-    again = pl.tune(near, **told)
+        pl.Study(near, **arguments).run(die)
+    again = pl.tune(near, **arguments)
     assert [trial.config for trial in again.trials] == [trial.config for trial in whole.trials]
 
 
-def test_it_is_told_once(before: Path) -> None:
-    teller = Teller()
-    said: list[str] = []
+def test_prior_trials_are_added_once(before: Path) -> None:
+    story = LiveStory()
+    lines: list[str] = []
 
     def watch(state: StudyState, steps: Sequence[Step]) -> None:
-        said.extend(each.text for each in teller.hear(state, steps))
+        lines.extend(each.text for each in story.take(state, steps))
 
     result = pl.Study(near, **options(before, "warm", warm_start="before")).run(watch)
     sentence = "the generator learns from study 'before'"
-    assert said.count(sentence) == 1
-    assert list(study_story(result.log)).count(f"0s: {sentence}.") == 1
+    assert lines.count(sentence) == 1
+    assert list(narrate_study(result.log)).count(f"0s: {sentence}.") == 1
 
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"warm_start": "before1"}, "unknown study to start from 'before1': did you mean 'before'"),
-        ({"warm_start": "warm"}, "unknown study to start from 'warm'"),
-        ({"generator": "random"}, "generator random learns from nothing"),
-        ({"space": {"y": pl.uniform(0.0, 1.0)}}, "none of its 40 trials reported 'loss' under"),
+        (
+            {"warm_start": "before1"},
+            "unknown study for warm_start: 'before1': did you mean 'before'",
+        ),
+        ({"warm_start": "warm"}, "unknown study for warm_start: 'warm'"),
+        ({"generator": "random"}, "has no effect: this generator does not learn"),
+        ({"space": {"y": pl.uniform(0.0, 1.0)}}, "none of its 40 trials reported 'loss' for"),
         ({"metric": "accuracy"}, "none of its 40 trials reported 'accuracy'"),
     ],
 )
-def test_what_cannot_be_learned_from_is_refused(
+def test_an_unsuitable_prior_study_is_refused(
     before: Path, changes: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(pl.SpecError, match=complaint):
@@ -122,18 +126,18 @@ def test_what_cannot_be_learned_from_is_refused(
 
 
 def test_a_warm_start_needs_a_store(tmp_path: Path) -> None:
-    told = options(tmp_path, "s", warm_start="before")
-    del told["store"]
-    with pytest.raises(pl.SpecError, match="without a store"):
-        pl.Study(near, **told)
+    arguments = options(tmp_path, "s", warm_start="before")
+    del arguments["store"]
+    with pytest.raises(pl.SpecError, match="needs a store"):
+        pl.Study(near, **arguments)
 
 
-def test_whoever_stopped_early_elsewhere_comes_after_those_who_trained_on() -> None:
-    evidence = Evidence(least=2)
-    evidence.recalled([5.0, 4.0, 1.0], finished=True)
-    evidence.recalled([5.0, 3.0, 2.0], finished=True)
-    evidence.recalled([0.5], finished=False)
-    first, second, third = evidence.values()
+def test_a_prior_trial_that_stopped_early_ranks_behind_those_that_trained_on() -> None:
+    observations = Observations(min_reached=2)
+    observations.add_prior([5.0, 4.0, 1.0], finished=True)
+    observations.add_prior([5.0, 3.0, 2.0], finished=True)
+    observations.add_prior([0.5], finished=False)
+    first, second, third = observations.compute_values()
     assert (first, second) == (1.0, 2.0)
     assert third is not None
     assert third > 2.0

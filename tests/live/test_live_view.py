@@ -1,27 +1,28 @@
-"""The live view: what it shows of a state, how it draws, and how seldom."""
+"""The live view: what it shows of a state, and when it draws."""
 
 from __future__ import annotations
 
 import io
 import sys
-from contextlib import redirect_stdout
+import time
+from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cli_kit import SCRIPT, environment, golden, tiny
-from live_kit import STUDY, TRAIN, study_file
-from terminal_kit import Glass, OnTerminal
+from command_line import SCRIPT, compare_golden, make_environment, write_small_trace
+from rich.console import Console
+from running_command import STUDY, TRAIN, write_study_file
+from terminal import Screen, TerminalCommand
 
-from paceline.analysis.live_lines import Teller
+from paceline.analysis.story import LiveStory
 from paceline.api.simulation import Simulation
 from paceline.core.events import Reported
-from paceline.live.render import Size, picture, sparkline
-from paceline.live.terminal import Screen
-from paceline.live.watcher import EVERY_S, Lines, Live
+from paceline.live.render import Size, draw_sparkline, render_study
+from paceline.live.watcher import EVERY_S, LineWriter, LiveView
 from paceline.machine.state import StudyState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from paceline.core.decisions import Step
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
 SIZES = [(200, 60), (100, 24), (60, 14), (30, 8), (10, 3)]
 
 
-def log(tmp_path: Path, **options: Any) -> list[Step]:  # noqa: ANN401
+def simulate_log(tmp_path: Path, **options: Any) -> list[Step]:  # noqa: ANN401
     """Return the log of a simulated study."""
-    trace = tiny(tmp_path / "tiny.jsonl", runs=12, epochs=9)
+    trace = write_small_trace(tmp_path / "tiny.jsonl", runs=12, epochs=9)
     steps: list[Step] = []
     given: dict[str, Any] = {"slots": 3, "deadline_s": 600.0, "target": 2.0, **options}
     Simulation(source=str(trace), **given).run(name="tiny", remember=steps.extend)
     return steps
 
 
-def lived(steps: Sequence[Step]) -> Iterator[tuple[StudyState, Step]]:
+def replay_states(steps: Sequence[Step]) -> Iterator[tuple[StudyState, Step]]:
     """Yield the state after each step, as a watcher sees it."""
     state = StudyState()
     for step in steps:
@@ -47,85 +48,87 @@ def lived(steps: Sequence[Step]) -> Iterator[tuple[StudyState, Step]]:
         yield state, step
 
 
-def drawn(steps: Sequence[Step], size: Size) -> str:
-    """Return the picture after these steps."""
-    teller = Teller()
-    said = [text for state, step in lived(steps) for text in teller.hear(state, [step])]
-    for state, _ in lived(steps):  # noqa: B007 - the last one is wanted
+def render(steps: Sequence[Step], size: Size) -> str:
+    """Return the view after these steps."""
+    story = LiveStory()
+    sentences = [
+        sentence for state, step in replay_states(steps) for sentence in story.take(state, [step])
+    ]
+    for state, _ in replay_states(steps):  # noqa: B007 - the last one is wanted
         pass
-    return "\n".join(line.plain for line in picture(state, said, state.now + 1.5, size))
+    return render_study(state, sentences, state.now + 1.5, size).plain
 
 
-def test_the_picture_of_a_study_on_its_way(tmp_path: Path) -> None:
-    steps = log(tmp_path)
-    golden("view.txt", drawn(steps[: len(steps) // 2], Size(100, 24)))
-    golden("view-narrow.txt", drawn(steps[: len(steps) // 2], Size(60, 12)))
+def test_the_view_of_a_study_that_is_half_done(tmp_path: Path) -> None:
+    steps = simulate_log(tmp_path)
+    compare_golden("view.txt", render(steps[: len(steps) // 2], Size(100, 24)))
+    compare_golden("view-narrow.txt", render(steps[: len(steps) // 2], Size(60, 12)))
 
 
-def test_the_picture_before_anything_was_reported(tmp_path: Path) -> None:
-    assert "nothing runs" in drawn(log(tmp_path)[:1], Size(100, 24))
-    text = drawn(log(tmp_path)[:2], Size(100, 24))
+def test_the_view_before_the_first_report(tmp_path: Path) -> None:
+    assert "no attempt is running" in render(simulate_log(tmp_path)[:1], Size(100, 24))
+    text = render(simulate_log(tmp_path)[:2], Size(100, 24))
     assert "no accuracy yet, target 2" in text
     assert "3/3 slots busy" in text
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_picture_fits_wherever_it_is_drawn(tmp_path: Path, size: tuple[int, int]) -> None:
-    steps = log(tmp_path, slots=12)
+def test_the_view_fits_into_every_terminal(tmp_path: Path, size: tuple[int, int]) -> None:
+    steps = simulate_log(tmp_path, slots=12)
     for count in range(1, len(steps), 7):
-        lines = drawn(steps[:count], Size(*size)).splitlines()
+        lines = render(steps[:count], Size(*size)).splitlines()
         assert len(lines) <= max(size[1], 1)
         assert max(map(len, lines)) <= size[0]
 
 
-def test_a_picture_without_room_for_all_says_how_many_it_leaves_out(tmp_path: Path) -> None:
-    steps = log(tmp_path, slots=12, policy="fifo")
-    assert "more" in drawn(steps[:30], Size(80, 12))
+def test_a_view_without_room_for_all_attempts_counts_the_rest(tmp_path: Path) -> None:
+    steps = simulate_log(tmp_path, slots=12, policy="fifo")
+    assert "more" in render(steps[:30], Size(80, 12))
 
 
-def test_a_curve_of_no_numbers_is_blank_and_a_level_one_is_low() -> None:
-    assert sparkline([float("inf")] * 3, 1.0) == "   "
-    assert sparkline([2.0, 2.0], -1.0) == "▁▁"
-    assert sparkline([], 1.0) == ""
+def test_a_sparkline_without_numbers_is_blank_and_a_constant_one_is_low() -> None:
+    assert draw_sparkline([float("inf")] * 3, 1.0) == "   "
+    assert draw_sparkline([2.0, 2.0], -1.0) == "▁▁"
+    assert draw_sparkline([], 1.0) == ""
 
 
-def test_lines_tell_what_matters_and_never_each_report(tmp_path: Path) -> None:
-    steps = log(tmp_path)
+def test_lines_have_what_matters_and_not_every_report(tmp_path: Path) -> None:
+    steps = simulate_log(tmp_path)
     out = io.StringIO()
-    lines = Lines(out)
-    for state, step in lived(steps):
-        lines(state, [step])
-        lines(state, ())
-    told = out.getvalue().splitlines()
+    write = LineWriter(out)
+    for state, step in replay_states(steps):
+        write(state, [step])
+        write(state, ())
+    lines = out.getvalue().splitlines()
     reports = sum(isinstance(step.event, Reported) for step in steps)
-    for words in (
-        "trial 0 starts",
-        "waits:",
+    for text in (
+        "trial 0 is opened with",
+        "is paused:",
         "finishes at epoch 9",
         "new best",
-        "3 slots",
-        "ends:",
+        "3 slots are available",
+        "the study ends:",
     ):
-        assert any(words in line for line in told), words
-    assert sum("new best" in line for line in told) < reports / 2
-    assert len(set(told)) == len(told)
+        assert any(text in line for line in lines), text
+    assert sum("new best" in line for line in lines) < reports / 2
+    assert len(set(lines)) == len(lines)
 
 
-def test_failures_are_told() -> None:
+def test_lines_have_every_failure() -> None:
     out = io.StringIO()
-    lines = Lines(out)
+    write = LineWriter(out)
     steps: list[Step] = []
     Simulation(source="toy:epochs=9", trials=6, mean_life_s=0.3, retries=0, slots=2).run(
         remember=steps.extend
     )
-    for state, step in lived(steps):
-        lines(state, [step])
+    for state, step in replay_states(steps):
+        write(state, [step])
     assert " fails" in out.getvalue()
     assert "is given up" in out.getvalue()
 
 
-class Ticking:
-    """A clock that is told the time."""
+class ManualClock:
+    """A clock that is set by hand."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -134,7 +137,7 @@ class Ticking:
         return self.now
 
 
-class Wire(io.StringIO):
+class RecordingStream(io.StringIO):
     """A stream that keeps each write apart."""
 
     def __init__(self) -> None:
@@ -146,81 +149,109 @@ class Wire(io.StringIO):
             self.writes.append(text)
         return super().write(text)
 
+    @property
+    def drawings(self) -> list[str]:
+        """The writes that hold the view."""
+        return [text for text in self.writes if "slots busy" in text]
 
-def screen_on(wire: Wire, columns: int = 80, rows: int = 24) -> Screen:
-    """Return a screen of this size that writes there."""
-    return Screen(wire, lambda: Size(columns, rows))
+
+def open_view(stream: RecordingStream, clock: Callable[[], float] = time.monotonic) -> LiveView:
+    """Return a live view on a terminal of 80 columns that writes to this stream."""
+    console = Console(file=stream, force_terminal=True, width=80, height=24, color_system=None)
+    return LiveView(console, clock)
 
 
 def test_it_draws_four_times_a_second_at_most_however_much_is_reported(tmp_path: Path) -> None:
-    clock, wire = Ticking(), Wire()
-    with screen_on(wire) as screen:
-        live = Live(screen, clock)
-        steps = log(tmp_path)
-        for number, (state, step) in enumerate(lived(steps)):
+    clock, stream = ManualClock(), RecordingStream()
+    steps = simulate_log(tmp_path)
+    with open_view(stream, clock) as view:
+        for number, (state, step) in enumerate(replay_states(steps)):
             clock.now = number * 0.001
-            live(state, [step])
+            view(state, [step])
     # The first, one for each interval, the last, and the clearing at the end.
-    assert len(wire.writes) <= len(steps) * 0.001 / EVERY_S + 4
+    assert 2 < len(stream.drawings) <= len(steps) * 0.001 / EVERY_S + 3
 
 
-def test_time_goes_on_in_the_picture_while_nothing_is_reported(tmp_path: Path) -> None:
-    clock, wire = Ticking(), Wire()
-    state, step = list(lived(log(tmp_path)[:2]))[-1]
-    with screen_on(wire) as screen:
-        live = Live(screen, clock)
-        live(state, [step])
+def test_time_goes_on_in_the_view_while_nothing_is_reported(tmp_path: Path) -> None:
+    clock, stream = ManualClock(), RecordingStream()
+    state, step = list(replay_states(simulate_log(tmp_path)[:2]))[-1]
+    with open_view(stream, clock) as view:
+        view(state, [step])
         clock.now = 90.0
-        live(state, ())
-        assert "1m30s of 10m00s" in wire.writes[-1]
+        view(state, ())
+        assert "1m30s of 10m00s" in stream.writes[-1]
 
 
-def test_a_drawing_is_one_write_that_clears_nothing_it_does_not_replace(tmp_path: Path) -> None:
-    wire, glass = Wire(), Glass()
-    with redirect_stdout(wire), screen_on(wire) as screen:
-        for state, _ in lived(log(tmp_path)[:20]):
-            before = len(wire.writes)
-            screen.draw(picture(state, (), 0.0, screen.size))
-            assert len(wire.writes) == before + 1
-            assert "\x1b[2" not in wire.writes[-1]
-            glass.feed(wire.writes[-1])
-            assert glass.text.startswith("tiny  asha")
-            assert glass.text.count("best    ") == 1
-        sys.stdout.write("somebody")
-        sys.stdout.write(" prints\n")
-        glass.feed(wire.writes[-1])
-        assert glass.text.startswith("somebody prints\ntiny  asha")
-    glass.feed(wire.writes[-1])
-    assert glass.text == "somebody prints\n"
+def test_a_drawing_is_one_write_and_prints_appear_above_it(tmp_path: Path) -> None:
+    clock, stream, screen = ManualClock(), RecordingStream(), Screen()
+    with redirect_stdout(stream), open_view(stream, clock) as view:
+        for state, step in replay_states(simulate_log(tmp_path)[:20]):
+            clock.now += 1.0
+            before = len(stream.writes)
+            view(state, [step])
+            assert len(stream.writes) == before + 1
+            screen.feed(stream.writes[-1])
+            assert screen.text.startswith("tiny  asha")
+            assert screen.text.count("best    ") == 1
+        sys.stdout.write("a [bold]line[/bold]")
+        sys.stdout.write(" of the program\n")
+        screen.feed(stream.writes[-1])
+        assert screen.text.startswith("a [bold]line[/bold] of the program\ntiny  asha")
+    screen.feed(stream.writes[-1])
+    assert screen.text == "a [bold]line[/bold] of the program\n"
+
+
+def test_a_stream_that_goes_to_a_file_keeps_going_there(tmp_path: Path) -> None:
+    stream, file = RecordingStream(), io.StringIO()
+    state, step = list(replay_states(simulate_log(tmp_path)[:2]))[-1]
+    with redirect_stdout(file), open_view(stream) as view:
+        view(state, [step])
+        sys.stdout.write("for the file\n")
+    assert file.getvalue() == "for the file\n"
+    assert "for the file" not in stream.getvalue()
+
+
+class LostStream(RecordingStream):
+    """A stream whose reader is gone."""
+
+    def write(self, text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+
+def test_a_terminal_that_is_gone_does_not_stop_the_study(tmp_path: Path) -> None:
+    with open_view(LostStream()) as view:
+        for state, step in replay_states(simulate_log(tmp_path)[:3]):
+            with suppress(OSError):  # `show_progress` catches it
+                view(state, [step])
 
 
 def test_on_a_terminal_the_view_is_live_and_leaves_the_summary_alone(tmp_path: Path) -> None:
-    study_file(tmp_path)
+    write_study_file(tmp_path)
     command = (SCRIPT, "run", "study.py", "--deadline", "1h", "--no-report")
-    terminal = OnTerminal(command, tmp_path, environment(tmp_path), (90, 20))
+    terminal = TerminalCommand(command, tmp_path, make_environment(tmp_path), (90, 20))
     assert terminal.close() == 0
     written = terminal.output.replace("\r\n", "\n")
     assert "slots busy" in written
     assert "last decisions" in written
-    glass = Glass(90, 20)
-    glass.feed(written)
-    assert glass.text.startswith("╭─ study-1: asha ─")
-    assert "4: 4 finished" in glass.text
-    assert "last decisions" not in glass.text
+    screen = Screen(90, 20)
+    screen.feed(written)
+    assert screen.text.startswith("╭─ study-1: asha ─")
+    assert "4: 4 finished" in screen.text
+    assert "last decisions" not in screen.text
 
 
-def test_tune_shows_the_view_where_somebody_looks(tmp_path: Path) -> None:
+def test_tune_shows_the_view_on_a_terminal_unless_progress_is_off(tmp_path: Path) -> None:
     tune = STUDY.replace("study = pl.Study(", "pl.tune(") + 'print("after")\n'
-    study_file(tmp_path, "script.py", TRAIN + tune)
-    terminal = OnTerminal((sys.executable, "script.py"), tmp_path, environment(tmp_path))
+    write_study_file(tmp_path, "script.py", TRAIN + tune)
+    terminal = TerminalCommand((sys.executable, "script.py"), tmp_path, make_environment(tmp_path))
     assert terminal.close() == 0
     assert "slots busy" in terminal.output
-    glass = Glass(100, 30)
-    glass.feed(terminal.output.replace("\r\n", "\n"))
-    assert glass.text == "after\n"
-    quiet = study_file(
+    screen = Screen(100, 30)
+    screen.feed(terminal.output.replace("\r\n", "\n"))
+    assert screen.text == "after\n"
+    quiet = write_study_file(
         tmp_path, "quiet.py", TRAIN + tune.replace("slots=2", "slots=2, progress=False")
     )
-    terminal = OnTerminal((sys.executable, quiet), tmp_path, environment(tmp_path))
+    terminal = TerminalCommand((sys.executable, quiet), tmp_path, make_environment(tmp_path))
     assert terminal.close() == 0
     assert terminal.output == "after\r\n"

@@ -11,16 +11,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.codec import decode_step, encode_step
-from paceline.core.values import LEVELS, Budget, Forecast, Part, Saves, StudySpec, Target
+from paceline.core.forecast_quantiles import LEVELS, Forecast
+from paceline.core.values import Budget, Part, Saves, StudySpec, Target
 from paceline.generators.queued import Queued
-from paceline.machine.invariants import complaints
-from paceline.machine.machine import Brains, Machine
+from paceline.machine.decider import Parts
+from paceline.machine.invariants import find_violations
+from paceline.machine.machine import Machine
 from paceline.machine.replay import replay
-from paceline.machine.requirements import Asked
+from paceline.machine.requirements import NeedsFunction
 from paceline.policies.asha import Asha
 from paceline.policies.fifo import Fifo
-from paceline.testing.random_parts import AskedGenerator, ProbeAllocator, ProbePolicy
-from paceline.testing.snapshots import picture
+from paceline.testing.random_parts import DeferredGenerator, RandomAllocator, RandomPolicy
+from paceline.testing.snapshots import dump_state
 
 if TYPE_CHECKING:
     from paceline.core.decisions import Step
@@ -45,8 +47,8 @@ POLICIES = ("fifo", "asha", "probe", "forking probe")
 numbers = st.one_of(st.floats(-2, 2), st.sampled_from([math.nan, math.inf, -math.inf]))
 
 
-def brains(policy: str, seed: int, asked: bool, fit: bool) -> Brains:
-    """Return fresh brains; the same arguments always think the same."""
+def make_parts(policy: str, seed: int, asked: bool, fit: bool) -> Parts:
+    """Return fresh parts; the same arguments give the same decisions."""
     judge: Policy
     if policy == "fifo":
         judge = Fifo()
@@ -54,10 +56,10 @@ def brains(policy: str, seed: int, asked: bool, fit: bool) -> Brains:
         judge = Asha(eta=2, first=1)
     else:
         changes = [{"lr": 0.7}, {"lr": 0.9}] if policy.startswith("forking") else None
-        judge = ProbePolicy(seed=seed, forks=changes)
-    generator = AskedGenerator(configs=CONFIGS) if asked else Queued(configs=CONFIGS)
-    needs = Asked(lambda setting: NEEDS.get(setting["lr"], 1)) if fit else None
-    return Brains(judge, generator, ProbeAllocator(seed=seed), needs=needs)
+        judge = RandomPolicy(seed=seed, forks=changes)
+    generator = DeferredGenerator(configs=CONFIGS) if asked else Queued(configs=CONFIGS)
+    needs = NeedsFunction(lambda setting: NEEDS.get(setting["lr"], 1)) if fit else None
+    return Parts(judge, generator, RandomAllocator(seed=seed), needs=needs)
 
 
 class AnyHistory(RuleBasedStateMachine):
@@ -87,7 +89,7 @@ class AnyHistory(RuleBasedStateMachine):
         saves: Saves,
     ) -> None:
         self.chosen = policy, seed, asked, fit
-        self.machine = Machine(brains(*self.chosen))
+        self.machine = Machine(make_parts(*self.chosen))
         self.steps: list[Step] = []
         self.at = 0.0
         spec = StudySpec(
@@ -121,8 +123,8 @@ class AnyHistory(RuleBasedStateMachine):
             if isinstance(decision, d.Launch)
         }
         assert not gone & starts, "an attempt starts from what is given up at the same moment"
-        held = sum(file.bytes for file in state.files.files.values())
-        assert held == state.files.bytes
+        held = sum(file.bytes for file in state.checkpoints.records.values())
+        assert held == state.checkpoints.bytes
 
     def attempt(self, draw: float) -> int:
         """Return an attempt that mostly lives, and sometimes never did."""
@@ -193,7 +195,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(asked=st.booleans(), some=st.booleans())
     def a_forecast_arrives(self, asked: bool, some: bool) -> None:
-        asks = list(self.machine.state.questions.forecasts)
+        asks = list(self.machine.state.pending.forecasts)
         trial, epoch = asks[0] if asked and asks else (7, 3)
         forecast = Forecast((6,), (tuple(range(len(LEVELS))),)) if some else None
         self.say(e.Forecasted(at=self.at, trial=trial, epoch=epoch, forecast=forecast))
@@ -201,14 +203,14 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(which=st.lists(st.integers(0, len(CONFIGS)), min_size=1, max_size=4))
     def proposals_arrive(self, which: list[int]) -> None:
         for index in which:
-            awaited = sorted(self.machine.state.questions.awaited)
+            awaited = sorted(self.machine.state.pending.awaited)
             config = CONFIGS[index] if index < len(CONFIGS) else None
             _, number = awaited[0] if awaited else (0, 99)
             self.say(e.Proposed(at=self.at, number=number, config=config))
 
     @rule(asked=st.booleans())
     def somebody_wakes(self, asked: bool) -> None:
-        wakes = sorted(self.machine.state.questions.wakes, key=str)
+        wakes = sorted(self.machine.state.pending.wakes, key=str)
         at, trial = wakes[0] if asked and wakes else (self.at, 5)
         self.say(e.Woke(at=at, trial=trial))
 
@@ -232,7 +234,7 @@ class AnyHistory(RuleBasedStateMachine):
         attempt: int | None,
     ) -> None:
         # Most are named as they should be; some by a name that is taken, or that an attempt has.
-        number = -1 - len(self.machine.state.adopted.trials) if attempt is None else attempt
+        number = -1 - len(self.machine.state.reused.trials) if attempt is None else attempt
         self.say(
             e.Adopted(
                 at=self.at,
@@ -267,18 +269,18 @@ class AnyHistory(RuleBasedStateMachine):
     @invariant()
     def everything_holds(self) -> None:
         if hasattr(self, "machine"):
-            found = complaints(self.machine.state)
+            found = find_violations(self.machine.state)
             assert not found, found
 
     def teardown(self) -> None:
         if not hasattr(self, "machine"):
             return
-        again = Machine(brains(*self.chosen))
+        again = Machine(make_parts(*self.chosen))
         written = [decode_step(encode_step(step)) for step in self.steps]
         for step in written:
             again.fold(step)
-        assert picture(again.state) == picture(self.machine.state)
-        assert replay(written, brains(*self.chosen)) is None
+        assert dump_state(again.state) == dump_state(self.machine.state)
+        assert replay(written, make_parts(*self.chosen)) is None
 
 
 TestAnyHistory = AnyHistory.TestCase

@@ -1,4 +1,4 @@
-"""The life of checkpoints: what is kept and for whom, what goes first, what is trained again."""
+"""The lifetime of checkpoints: why each is kept, which is dropped first, what is trained again."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from cli_kit import log_of
+from checkpoint_bench import EPOCHS, SCHEDULES, CheckpointBench
+from command_line import read_log
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import paceline as pl
 from paceline.allocation.fixed import Fixed
-from paceline.api.stored import folded
+from paceline.api.stored import fold_log
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import SpecError
 from paceline.core.values import Part, Saves, StudySpec
 from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.generators.queued import Queued
-from paceline.machine.machine import Brains, Machine
+from paceline.machine.decider import Parts
 from paceline.plan.settings import setting_at
 from paceline.policies.asha import Asha
 from paceline.policies.fifo import Fifo
-from paceline.testing.random_parts import ProbeAllocator
-from paceline.testing.simulations import Adding, Rehearsal, unlike_replay
+from paceline.testing.random_parts import RandomAllocator
+from paceline.testing.simulations import AddingWorkload, SimulatedStudy, find_replay_difference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,13 +36,7 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Step
     from paceline.core.ports import Engine, Policy
     from paceline.core.values import Config
-
-EPOCHS = 6
-SCHEDULES: list[Config] = [
-    {"step": {"piecewise": [[0, -1.0], [2, second], [4, third]]}}
-    for second in (-1.0, -2.0)
-    for third in (-1.0, -3.0, -4.0)
-]
+    from paceline.core.views import EngineView
 
 
 class Weighing:
@@ -66,7 +61,7 @@ class Weighing:
         self._held.add((event.attempt, event.epoch))
         return replace(event, bytes=self._weights[event.attempt % len(self._weights)])
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: Step, study: EngineView) -> None:
         for decision in step.decisions:
             if isinstance(decision, d.Drop):
                 self._held -= set(decision.checkpoints)
@@ -74,10 +69,7 @@ class Weighing:
                 assert (decision.source, decision.start) in self._held, (
                     "it starts from what is gone"
                 )
-        self._engine.apply(step)
-
-    def replay(self, step: Step) -> None:
-        self._engine.replay(step)
+        self._engine.apply(step, study)
 
     def close(self) -> None:
         self._engine.close()
@@ -89,10 +81,10 @@ def rehearsed(
     policy: Policy,
     cluster: Cluster,
     **spec: Any,  # noqa: ANN401
-) -> Rehearsal:
+) -> SimulatedStudy:
     """Simulate the schedules to their ends, with checkpoints that weigh something."""
     allocator = spec.pop("allocator", None) or Fixed()
-    brains = Brains(policy, Queued(configs=SCHEDULES), allocator)
+    parts = Parts(policy, Queued(configs=SCHEDULES), allocator)
     described = StudySpec(
         name="weighed",
         metric="loss",
@@ -103,7 +95,7 @@ def rehearsed(
         saves=saves,
         **{"retries": 99, **spec},
     )
-    played = Rehearsal(described, brains, Adding(), cluster)
+    played = SimulatedStudy(described, parts, AddingWorkload(), cluster)
     return played.run(lambda engine: Weighing(engine, weights))
 
 
@@ -127,7 +119,7 @@ def curve_of(config: Config) -> list[float]:
     life=st.sampled_from([None, 7.0]),
     every=st.sampled_from([None, 1.0, 3.0]),
 )
-def test_with_any_budget_every_trial_reaches_its_goal_as_if_nothing_was_given_up(
+def test_with_any_budget_every_trial_reaches_its_goal_as_if_nothing_was_dropped(
     limit: int,
     best: int | None,
     weights: list[int],
@@ -153,7 +145,7 @@ def test_with_any_budget_every_trial_reaches_its_goal_as_if_nothing_was_given_up
         Asha(eta=2, first=1) if asha else Fifo(),
         cluster,
         share=share,
-        allocator=ProbeAllocator(seed=seed) if elastic else None,
+        allocator=RandomAllocator(seed=seed) if elastic else None,
         **({"pack": 2, "span": 2} if elastic else {}),
     )
     state = played.state
@@ -162,81 +154,14 @@ def test_with_any_budget_every_trial_reaches_its_goal_as_if_nothing_was_given_up
     for trial in state.trials:
         assert trial.epoch == (trial.goal if asha else EPOCHS)
         assert list(trial.losses) == curve_of(trial.config)[: trial.epoch]
-    assert unlike_replay(played.steps, played.brains) == ""
+    assert find_replay_difference(played.steps, played.parts) == ""
 
 
-# What is kept, and for whom
-
-
-class Told:
-    """A machine that is told facts by hand. An outside tuner says how far each config goes."""
-
-    def __init__(
-        self,
-        *,
-        slots: int = 4,
-        epochs: int = 9,
-        configs: Sequence[Config] = (),
-        **spec: Any,  # noqa: ANN401
-    ) -> None:
-        self.machine = Machine(Brains(Fifo(), Queued(configs=list(configs)), Fixed()))
-        self.state = self.machine.state
-        self.steps: list[Step] = []
-        described = StudySpec(
-            name="told",
-            metric="loss",
-            mode="min",
-            epochs=epochs,
-            policy=Part("fifo"),
-            generator=Part("queued"),
-            standing=not configs,
-            **{"saves": Saves(collect=True), "retries": 0, **spec},
-        )
-        self.say(e.Opened(at=0.0, spec=described))
-        self.say(e.CapacityChanged(at=0.0, slots=tuple(range(slots))))
-
-    def say(self, event: e.AnyEvent) -> None:
-        self.steps.append(self.machine.handle(event))
-
-    def submit(self, until: int, **config: Any) -> None:  # noqa: ANN401
-        self.say(e.Submitted(at=self.state.now, config=config, until=until))
-
-    def train(self, attempt: int, *losses: float, seconds: float = 1.0) -> None:
-        """Report one epoch after the other."""
-        for loss in losses:
-            self.say(
-                e.Reported(
-                    at=self.state.now + seconds,
-                    attempt=attempt,
-                    epoch=self.state.attempts[attempt].epoch + 1,
-                    metrics={"loss": loss},
-                    seconds=seconds,
-                )
-            )
-
-    def save(self, attempt: int, size: int = 10) -> None:
-        epoch = self.state.attempts[attempt].epoch
-        self.say(e.Saved(at=self.state.now, attempt=attempt, epoch=epoch, bytes=size))
-
-    def end(self, attempt: int, cause: e.Cause = e.Cause.GOAL) -> None:
-        self.say(e.Ended(at=self.state.now, attempt=attempt, cause=cause))
-
-    def pause(self, until: int, loss: float, *, size: int = 10, seconds: float = 1.0) -> None:
-        """Let a new config train to an epoch, save and pause there."""
-        attempt = self.state.launches
-        self.submit(until, which=attempt)
-        falling = [loss + 0.01 * left for left in reversed(range(until))]
-        self.train(attempt, *falling, seconds=seconds)
-        self.save(attempt, size)
-        self.end(attempt, e.Cause.GOAL if until < self.state.spec.epochs else e.Cause.FINISHED)
-
-    @property
-    def kept(self) -> set[tuple[int, int]]:
-        return set(self.state.files.files)
+# What is kept, and why
 
 
 def test_of_a_paused_trial_the_last_checkpoint_is_kept_and_earlier_ones_go() -> None:
-    told = Told()
+    told = CheckpointBench()
     told.pause(1, 0.1)  # the best, so that nothing else is kept for that
     told.submit(4, which=9)
     told.train(1, 0.9, 0.8)
@@ -249,7 +174,7 @@ def test_of_a_paused_trial_the_last_checkpoint_is_kept_and_earlier_ones_go() -> 
 
 
 def test_of_a_trial_that_failed_nothing_is_kept_but_what_was_the_best() -> None:
-    told = Told()
+    told = CheckpointBench()
     told.submit(9, which=0)
     told.train(0, 0.5)
     told.save(0)
@@ -260,10 +185,10 @@ def test_of_a_trial_that_failed_nothing_is_kept_but_what_was_the_best() -> None:
     assert told.kept == {(0, 1)}
 
 
-def test_of_finished_trials_all_are_kept_or_so_many_of_the_best() -> None:
+def test_of_finished_trials_all_are_kept_or_only_the_best_n() -> None:
     kept = []
     for saves in (Saves(collect=True), Saves(collect=True, best=2), Saves(collect=True, best=0)):
-        told = Told(saves=saves)
+        told = CheckpointBench(saves=saves)
         for loss in (0.5, 0.3, 0.7, 0.4):
             told.pause(9, loss)
         told.pause(3, 0.9)
@@ -275,8 +200,8 @@ def test_of_finished_trials_all_are_kept_or_so_many_of_the_best() -> None:
     ], "the study's best is always kept"
 
 
-def test_a_shared_checkpoint_stays_until_the_last_who_starts_there_is_further() -> None:
-    told = Told(slots=2, epochs=EPOCHS, share=True, configs=[SCHEDULES[0], SCHEDULES[3]])
+def test_a_shared_checkpoint_stays_until_the_last_trial_has_started_from_it() -> None:
+    told = CheckpointBench(slots=2, epochs=EPOCHS, share=True, configs=[SCHEDULES[0], SCHEDULES[3]])
     told.train(0, 0.5, 0.4)
     told.save(0)
     assert told.state.closed
@@ -293,8 +218,8 @@ def test_a_shared_checkpoint_stays_until_the_last_who_starts_there_is_further() 
     assert told.kept == {(0, 6), (1, 3)}
 
 
-def test_where_an_outside_tuner_may_branch_checkpoints_at_branches_are_kept() -> None:
-    told = Told(epochs=EPOCHS, share=True)
+def test_checkpoints_at_branches_are_kept_for_an_outside_tuner() -> None:
+    told = CheckpointBench(epochs=EPOCHS, share=True)
     told.submit(EPOCHS, **SCHEDULES[5])
     for until in (2, 4, 6):
         told.train(0, 1.0 / until, 0.9 / until)
@@ -305,8 +230,8 @@ def test_where_an_outside_tuner_may_branch_checkpoints_at_branches_are_kept() ->
     assert (told.state.attempts[1].source, told.state.attempts[1].start) == (0, 2)
 
 
-def test_when_a_study_ends_what_was_kept_for_others_goes() -> None:
-    told = Told(epochs=EPOCHS, share=True, saves=Saves(collect=True, best=1))
+def test_when_a_study_ends_checkpoints_kept_for_others_are_dropped() -> None:
+    told = CheckpointBench(epochs=EPOCHS, share=True, saves=Saves(collect=True, best=1))
     told.submit(EPOCHS, **SCHEDULES[5])
     for until in (2, 4):
         told.train(0, 1.0 / until, 0.9 / until)
@@ -322,8 +247,8 @@ def test_when_a_study_ends_what_was_kept_for_others_goes() -> None:
 # What goes first where all is too much
 
 
-def test_the_cheapest_to_train_again_goes_first_for_its_bytes() -> None:
-    told = Told(saves=Saves(collect=True, bytes=200))
+def test_the_checkpoint_that_costs_least_per_byte_is_dropped_first() -> None:
+    told = CheckpointBench(saves=Saves(collect=True, bytes=200))
     told.pause(1, 0.1, size=20)  # the best
     told.pause(3, 0.5, size=60, seconds=10.0)  # 30 s: 0.5 s a byte
     told.pause(2, 0.5, size=20, seconds=6.0)  # 12 s: 0.6 s a byte
@@ -338,11 +263,11 @@ def test_the_cheapest_to_train_again_goes_first_for_its_bytes() -> None:
     told.pause(9, 0.5, size=60)
     why = told.steps[-2].decisions[0].why
     assert why == "all may take 200 bytes, and these cost least to train again"
-    assert told.kept == {(0, 1), (2, 2), (5, 2), (6, 2)}, "nobody trains a result again"
+    assert told.kept == {(0, 1), (2, 2), (5, 2), (6, 2)}, "a result is not trained again"
 
 
-def test_what_is_left_without_the_one_before_it_costs_more() -> None:
-    told = Told(share=True, epochs=EPOCHS, saves=Saves(collect=True, bytes=45))
+def test_a_checkpoint_without_the_one_before_it_costs_more() -> None:
+    told = CheckpointBench(share=True, epochs=EPOCHS, saves=Saves(collect=True, bytes=45))
     told.pause(1, 0.0, size=1)
     told.submit(EPOCHS, **SCHEDULES[5])
     told.train(1, 0.9, 0.8, seconds=3.0)
@@ -355,10 +280,10 @@ def test_what_is_left_without_the_one_before_it_costs_more() -> None:
     assert told.kept == {(0, 1), (1, 4), (3, 2)}
 
 
-def test_results_go_first_the_worst_first_but_for_those_that_are_asked_for() -> None:
+def test_results_are_dropped_first_worst_first_except_the_best_n() -> None:
     kept = []
     for best in (None, 2):
-        told = Told(saves=Saves(collect=True, bytes=30, best=best))
+        told = CheckpointBench(saves=Saves(collect=True, bytes=30, best=best))
         told.pause(1, 0.1)
         told.pause(9, 0.6)
         told.pause(9, 0.5)
@@ -367,8 +292,8 @@ def test_results_go_first_the_worst_first_but_for_those_that_are_asked_for() -> 
     assert kept == [{(0, 1), (2, 9), (3, 2)}, {(0, 1), (1, 9), (2, 9)}]
 
 
-def test_the_best_and_what_an_attempt_is_about_to_start_from_are_never_given_up() -> None:
-    told = Told(share=True, saves=Saves(collect=True, bytes=5))
+def test_the_best_and_the_start_of_an_attempt_are_never_dropped() -> None:
+    told = CheckpointBench(share=True, saves=Saves(collect=True, bytes=5))
     told.pause(2, 0.5)
     assert told.kept == {(0, 2)}
     told.pause(2, 0.6)
@@ -382,8 +307,8 @@ def test_the_best_and_what_an_attempt_is_about_to_start_from_are_never_given_up(
     assert told.kept == {(3, 1)}
 
 
-def test_what_was_given_up_is_trained_again_and_reported_once() -> None:
-    told = Told(share=True, saves=Saves(collect=True, bytes=5))
+def test_a_dropped_checkpoint_is_trained_again_and_reported_once() -> None:
+    told = CheckpointBench(share=True, saves=Saves(collect=True, bytes=5))
     told.pause(1, 0.1)
     told.pause(3, 0.5)
     assert told.kept == {(0, 1)}
@@ -412,7 +337,7 @@ def learns(trial: Any) -> None:  # noqa: ANN401
         trial.report(loss=float(np.mean((inputs @ weights - labels) ** 2)), code=code)
 
 
-def test_what_is_trained_again_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
+def test_epochs_trained_again_are_the_same_to_the_last_bit(tmp_path: Path) -> None:
     rates = [
         pl.piecewise([(0, first), (3, second)]) for first in (0.1, 0.3) for second in (0.1, 0.2)
     ]
@@ -426,10 +351,10 @@ def test_what_is_trained_again_is_the_same_to_the_last_bit(tmp_path: Path) -> No
             for until in (2, 5, 9):
                 ran = study.group([({"lr": rate}, until) for rate in rates])
         codes.append([trial.metrics["code"] for trial in ran])
-        state = folded(log_of(store, name))
+        state = fold_log(read_log(store, name))
         repeats.append(state.repeats)
         assert state.mismatches == 0
-        assert state.files.bytes <= limit
+        assert state.checkpoints.bytes <= limit
     assert codes[0] == codes[1]
     assert len({tuple(code) for code in codes[0]}) == len(rates), (
         "all train the same: nothing is shown"
@@ -441,6 +366,6 @@ def test_what_is_trained_again_is_the_same_to_the_last_bit(tmp_path: Path) -> No
     ("option", "given"),
     [("keep_best", -1), ("keep_best", 1.5), ("checkpoint_bytes", 0), ("checkpoint_bytes", "1GB")],
 )
-def test_a_limit_that_cannot_be_meant_is_refused(option: str, given: object) -> None:
-    with pytest.raises(SpecError, match=f"{option}={given!r} cannot be meant: give a whole number"):
+def test_an_invalid_limit_is_refused(option: str, given: object) -> None:
+    with pytest.raises(SpecError, match=f"{option}={given!r} is invalid: must be a whole number"):
         pl.Study(learns, metric="loss", mode="min", epochs=3, **{option: given})  # type: ignore[arg-type]

@@ -1,15 +1,15 @@
 """Stages by critical path: the longest path first, the best child in the same process, siblings at
-once, nothing that nobody asked for, and nothing twice, whoever comes, goes or stops meanwhile."""
+once; only requested epochs, each trained once, whatever is opened or stopped meanwhile."""
 
 from __future__ import annotations
 
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from build import Played, table
 from hypothesis import given
 from hypothesis import strategies as st
-from test_machine import Bench, Says
+from machine_bench import MachineBench, ScriptedPolicy
+from small_studies import SmallStudy, make_table
 
 import paceline as pl
 from paceline.core import decisions as d
@@ -17,9 +17,9 @@ from paceline.core import events as e
 from paceline.core.ports import Pick
 from paceline.core.values import Status
 from paceline.generators.queued import Queued
-from paceline.machine.assignment import Waiting
-from paceline.machine.invariants import complaints
-from paceline.plan.settings import canonical, setting_at
+from paceline.machine.assignment import ReadyQueue
+from paceline.machine.invariants import find_violations
+from paceline.plan.settings import canonicalize, setting_at
 from paceline.policies.fifo import Fifo
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from paceline.core.ports import Policy, Verdict
     from paceline.core.views import StudyView, TrialView
     from paceline.engines.sim.traces import Trace
-    from paceline.testing.simulations import Rehearsal
+    from paceline.testing.simulations import SimulatedStudy
 
 EPOCHS = 8
 FREE = {"save_every_s": 0.0}
@@ -41,33 +41,41 @@ def rates(*pieces: tuple[int, float]) -> dict[str, Any]:
 def measured(configs: list[dict[str, Any]]) -> Trace:
     """Return a trace in which an epoch takes as many seconds as its rate says."""
     seconds = [
-        [float(setting_at(canonical(config), epoch)["lr"]) for epoch in range(EPOCHS)]
+        [float(setting_at(canonicalize(config), epoch)["lr"]) for epoch in range(EPOCHS)]
         for config in configs
     ]
     curves = [[round(sum(took[: n + 1]), 9) for n in range(EPOCHS)] for took in seconds]
-    trace = table(curves, configs=configs)
+    trace = make_table(curves, configs=configs)
     for run, took in zip(trace.runs, seconds, strict=True):
         run.seconds[:] = array("d", took)
     return trace
 
 
-def trained(configs: list[dict[str, Any]], policy: Policy | None = None, **more: Any) -> Rehearsal:  # noqa: ANN401
+def trained(
+    configs: list[dict[str, Any]],
+    policy: Policy | None = None,
+    **more: Any,  # noqa: ANN401
+) -> SimulatedStudy:
     """Return a study to which all configs came at once."""
     study = standing(configs, policy, **{"slots": 1, **more})
     return study.train([(config, EPOCHS) for config in configs])
 
 
-def standing(configs: list[dict[str, Any]], policy: Policy | None = None, **more: Any) -> Played:  # noqa: ANN401
+def standing(
+    configs: list[dict[str, Any]],
+    policy: Policy | None = None,
+    **more: Any,  # noqa: ANN401
+) -> SmallStudy:
     """Return a study that waits for an outside tuner's groups."""
     options = {"cluster": FREE, "generator": Queued(configs=[]), **more}
-    return Played(measured(configs), policy, share=True, standing=True, **options)
+    return SmallStudy(measured(configs), policy, share=True, standing=True, **options)
 
 
 # Who waits
 
 
-def test_the_longest_waits_first_and_of_equals_who_came_first() -> None:
-    line = Waiting()
+def test_the_ready_queue_has_the_longest_path_first_and_of_equals_the_oldest() -> None:
+    line = ReadyQueue()
     for trial, length in ((4, 2.0), (7, 9.0), (1, 2.0), (3, 5.0)):
         line.add(trial, length)
     assert list(line) == [7, 3, 4, 1]
@@ -86,7 +94,7 @@ def test_a_free_slot_goes_to_the_longest_path() -> None:
     assert [(each.trial, each.start) for each in launches] == [(0, 0), (2, 4), (1, 6)]
 
 
-def test_paths_are_as_long_as_their_settings_have_taken() -> None:
+def test_the_length_of_a_path_is_the_measured_time_of_its_settings() -> None:
     # Trials 1 and 2 part from trial 0 after epoch 6 and have as many epochs to go, but what
     # the second one's rate takes is known from trial 3, which shares nothing with them.
     configs = [
@@ -99,7 +107,7 @@ def test_paths_are_as_long_as_their_settings_have_taken() -> None:
     assert [each.trial for each in launches] == [0, 3, 2, 1]
 
 
-def test_whom_the_policy_picks_comes_before_any_path() -> None:
+def test_the_pick_of_the_policy_comes_before_any_path() -> None:
     class Youngest(Fifo):
         def next(self, study: StudyView) -> Pick | None:
             if study.ready:
@@ -115,8 +123,10 @@ def test_whom_the_policy_picks_comes_before_any_path() -> None:
     assert first == [(0, 0), (1, 2), (2, 2)]
 
 
-def test_while_no_two_trials_part_whoever_waited_longest_is_first() -> None:
-    bench = Bench(Says(until=4), [{"a": 1}, {"a": 2}, {"a": 3}], slots=3, share=True)
+def test_without_branches_the_longest_waiting_trial_is_first() -> None:
+    bench = MachineBench(
+        ScriptedPolicy(until=4), [{"a": 1}, {"a": 2}, {"a": 3}], slots=3, share=True
+    )
     for attempt in (0, 1, 2):
         bench.report(attempt, *[0.5] * attempt)
     for attempt in (1, 0, 2):
@@ -144,22 +154,22 @@ def test_the_worker_goes_on_with_the_longest_child() -> None:
     configs = [rates((0, 3.0)), rates((0, 1.0)), slow]
     played = trained(configs, slots=3)
     assert [(each.trial, each.start) for each in played.launches] == [(0, 0), (1, 0), (1, 5)]
-    (turn,) = (each for each in played.of(d.Amend) if each.trial == 2)
+    (turn,) = (each for each in played.list_entries(d.Amend) if each.trial == 2)
     assert (turn.attempt, turn.goal, turn.save_at) == (1, EPOCHS, (5,))
 
 
-def test_whoever_leads_is_not_replaced_for_less_than_a_start_costs() -> None:
+def test_the_leader_is_not_replaced_for_less_than_a_start_costs() -> None:
     configs = [rates((0, 1.5)), rates((0, 1.0)), rates((0, 1.0), (3, 1.5))]
     played = trained(configs, slots=3, cluster={"setup_s": 3.0, **FREE})
-    assert not [each for each in played.of(d.Amend) if each.trial == 2]
+    assert not [each for each in played.list_entries(d.Amend) if each.trial == 2]
 
 
 SHARED = [rates((0, 1.0)), rates((0, 1.0), (4, 2.0))]
 
 
-def test_what_was_trained_past_a_turn_is_not_filed_on_the_new_path() -> None:
-    policy = Says(until=9)
-    bench = Bench(policy, SHARED, slots=2, share=True)
+def test_epochs_trained_past_a_change_of_path_are_not_stored_on_the_new_path() -> None:
+    policy = ScriptedPolicy(until=9)
+    bench = MachineBench(policy, SHARED, slots=2, share=True)
     policy.verdicts[0, 2] = (d.Stop(trial=0, why="enough"),)
     (*_, turn) = bench.report(0, 0.9, 0.8)
     assert isinstance(turn, d.Amend)
@@ -183,8 +193,10 @@ def test_what_was_trained_past_a_turn_is_not_filed_on_the_new_path() -> None:
     assert isinstance(again, d.Launch)
     assert (again.trial, again.start, again.source) == (1, 4, 0)
     bench.save(0, 5)
-    assert not bench.state.trials[1].leaf.saves, "what was saved after the turn is no good either"
-    assert not complaints(bench.state)
+    assert not bench.state.trials[1].leaf.checkpoints, (
+        "what was saved after the turn is no good either"
+    )
+    assert not find_violations(bench.state)
 
 
 # Random trees: all that is asked for, once
@@ -195,7 +207,7 @@ some_paths = st.lists(paths, min_size=1, max_size=10, unique_by=tuple)
 
 
 def prefixes(drawn: Sequence[list[float]], goals: Sequence[int]) -> set[tuple[float, ...]]:
-    """Return each different epoch that somebody asks for, by all settings up to it."""
+    """Return each different epoch that is requested, by all settings up to it."""
     return {
         tuple(path[: epoch + 1])
         for path, goal in zip(drawn, goals, strict=True)
@@ -209,7 +221,7 @@ def listed(drawn: Sequence[list[float]]) -> list[dict[str, Any]]:
 
 @given(some_paths, st.integers(1, 6))
 def test_no_slot_idles_while_a_stage_could_run(drawn: list[list[float]], slots: int) -> None:
-    played = Played(measured(listed(drawn)), share=True, slots=slots, cluster=FREE).run()
+    played = SmallStudy(measured(listed(drawn)), share=True, slots=slots, cluster=FREE).run()
     work = sum(prefix[-1] for prefix in prefixes(drawn, [EPOCHS] * len(drawn)))
     longest = max(sum(path) for path in drawn)
     # Graham's bound: whenever a slot is idle, the longest path that is left is being trained.
@@ -246,23 +258,23 @@ class Stopping(Fifo):
 
 
 @given(some_paths, st.data(), st.integers(1, 4))
-def test_who_is_stopped_withdraws_its_own_wishes_alone_and_its_results_are_used_again(
+def test_a_stopped_trial_withdraws_only_its_own_requests_and_its_results_are_reused(
     drawn: list[list[float]], data: st.DataObject, slots: int
 ) -> None:
-    who = data.draw(st.sets(st.integers(0, len(drawn) - 1)))
-    stops = {number: data.draw(st.integers(1, EPOCHS - 1)) for number in sorted(who)}
+    stopped_trials = data.draw(st.sets(st.integers(0, len(drawn) - 1)))
+    stops = {number: data.draw(st.integers(1, EPOCHS - 1)) for number in sorted(stopped_trials)}
     configs = listed(drawn)
-    # In the end everybody who was stopped comes again, and is let through.
+    # In the end every stopped trial is submitted again and trained to its goal.
     comes = [*range(len(drawn)), *stops]
     trace = measured([configs[number] for number in comes])
-    played = Played(trace, Stopping(stops), share=True, slots=slots, cluster=FREE).run()
+    played = SmallStudy(trace, Stopping(stops), share=True, slots=slots, cluster=FREE).run()
     state = played.state
     for number, trial in zip(comes, state.trials, strict=True):
         stopped = trial.id in stops
         assert trial.ended is (Status.STOPPED if stopped else Status.FINISHED)
         assert trial.epoch == (stops[number] if stopped else EPOCHS)
-    # What was trained for somebody who was stopped was trained for the one who came again, but for
-    # the epoch at whose end it was stopped: nobody needed that to be saved.
+    # The epochs of a stopped trial are reused by the one submitted again, except for the epoch at
+    # whose end it was stopped: that one was not saved.
     needed = len(prefixes(drawn, [EPOCHS] * len(drawn)))
     assert state.epochs_trained - state.repeats == needed
     assert state.repeats <= len(stops)

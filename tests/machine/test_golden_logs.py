@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from build import Played, table
-from test_laws import busy
-from test_simulator_arithmetic import POSTER
+from random_studies import make_busy_study
+from small_studies import POSTER, SmallStudy, make_table
 
-from paceline.analysis.story import study_story, trial_story
+from paceline.analysis.story import narrate_study, narrate_trial
 from paceline.core.codec import decode_step, encode_step
 from paceline.machine.replay import replay
 from paceline.policies.asha import Asha
@@ -25,22 +24,22 @@ if TYPE_CHECKING:
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def poster() -> Played:
+def poster() -> SmallStudy:
     """The poster's four schedules, shared, on two slots."""
     curves = [[1 / (epoch + 1) for epoch in range(30)]] * 4
-    return Played(table(curves, configs=POSTER), slots=2, share=True)
+    return SmallStudy(make_table(curves, configs=POSTER), slots=2, share=True)
 
 
-def halving() -> Played:
+def halving() -> SmallStudy:
     """Nine trials under ASHA on two slots, with failures and set-up costs."""
     curves = [[(run * 7 % 9) / 10 + 1 / (epoch + 1) for epoch in range(9)] for run in range(9)]
-    return Played(table(curves), Asha(first=1), slots=2, cluster={"setup_s": 0.5})
+    return SmallStudy(make_table(curves), Asha(first=1), slots=2, cluster={"setup_s": 0.5})
 
 
-STUDIES: dict[str, Callable[[], Played]] = {
+STUDIES: dict[str, Callable[[], SmallStudy]] = {
     "poster": poster,
     "halving": halving,
-    "busy": lambda: busy(13),
+    "busy": lambda: make_busy_study(13),
 }
 
 
@@ -61,13 +60,13 @@ def test_a_study_is_decided_as_it_always_was(name: str) -> None:
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_stored_log_replays_to_the_same_decisions(name: str) -> None:
     lines = (GOLDEN / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    assert replay([decode_step(line) for line in lines], STUDIES[name]().brains) is None
+    assert replay([decode_step(line) for line in lines], STUDIES[name]().parts) is None
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_is_told_as_it_always_was(name: str) -> None:
+def test_the_story_of_a_study_is_unchanged(name: str) -> None:
     played = STUDIES[name]().run()
-    lines = [*study_story(played.steps), ""]
+    lines = [*narrate_study(played.steps), ""]
     for trial in played.state.trials:
-        lines += [f"Trial {trial.id}", *trial_story(played.steps, trial.id), ""]
+        lines += [f"Trial {trial.id}", *narrate_trial(played.steps, trial.id), ""]
     compare(f"{name}.story.txt", "\n".join(lines))

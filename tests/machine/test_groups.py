@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from build import Played, table
 from hypothesis import given
 from hypothesis import strategies as st
+from small_studies import SmallStudy, make_table
 
 import paceline as pl
-from paceline.analysis.sharing import sharing_of
-from paceline.api.registry import brains_of, names, parse_part
-from paceline.api.simulation import Search, Simulation, as_one, simulation_of
-from paceline.api.stored import NewStudy, StudyPage, folded, replayed
+from paceline.analysis.sharing import measure_sharing
+from paceline.api.registry import build_parts, list_parts, parse_part
+from paceline.api.simulation import Search, Simulation, combine_studies, read_simulation
+from paceline.api.stored import NewStudyLog, StudyPage, fold_log, replay_log
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.core.ports import Pick, sees_nothing
+from paceline.core.ports import Pick, see_nothing
 from paceline.core.values import Budget, GroupSpec, Part, Status, StudySpec, Target
 from paceline.engines.sim.cluster import Cluster
 from paceline.engines.sim.synthetic import Families
 from paceline.generators.queued import Queued
 from paceline.policies.fifo import Fifo
-from paceline.testing.simulations import Rehearsal
+from paceline.testing.simulations import SimulatedStudy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cli_kit import Here
+    from command_line import CommandLine
 
     from paceline.core.decisions import Entry, Step
     from paceline.core.ports import Policy, Verdict
@@ -61,10 +61,10 @@ def played(
     *studies: tuple[Policy, Sequence[Sequence[float]]],
     targets: dict[int, float] | None = None,
     **options: Any,  # noqa: ANN401
-) -> Rehearsal:
+) -> SimulatedStudy:
     """Return studies of these schedules, driven as one, that have come to their end."""
     paths = list({str(path): path for _, told in studies for path in told}.values())
-    trace = table([curve(path) for path in paths], configs=[schedule(path) for path in paths])
+    trace = make_table([curve(path) for path in paths], configs=[schedule(path) for path in paths])
     groups = [
         GroupSpec(
             name=f"study {at}",
@@ -77,7 +77,7 @@ def played(
     (policy, generator), *others = [
         (policy, Queued(configs=[schedule(path) for path in told])) for policy, told in studies
     ]
-    return Played(
+    return SmallStudy(
         trace,
         policy,
         generator=generator,
@@ -89,15 +89,14 @@ def played(
 
 
 @given(st.lists(searches, min_size=2, max_size=4), st.integers(1, 4))
-def test_what_studies_want_alike_is_trained_once_and_everybody_has_it(
+def test_epochs_that_several_studies_request_are_trained_once_for_all(
     wanted: list[list[list[float]]], slots: int
 ) -> None:
     done = played(*[(Fifo(), told) for told in wanted], slots=slots)
     state = done.state
     distinct = {tuple(path[: k + 1]) for told in wanted for path in told for k in range(EPOCHS)}
     assert (state.epochs_trained, state.repeats) == (len(distinct), 0)
-    assert sharing_of(done.steps).epochs_needed == len(distinct)
-    assert state.groups is not None
+    assert measure_sharing(done.steps).epochs_needed == len(distinct)
     for group, told in zip(state.groups, wanted, strict=True):
         assert [list(trial.losses) for trial in group.trials] == [curve(path) for path in told]
         assert {trial.ended for trial in group.trials} == {Status.FINISHED}
@@ -107,23 +106,23 @@ def test_what_studies_want_alike_is_trained_once_and_everybody_has_it(
 POLICIES = ("fifo", "asha", "asha_stop", "sha", "hyperband", "median", "bandit:boundary=3", "pasha")
 
 
-def fate(done: Rehearsal, group: int = 0) -> list[tuple[Any, ...]]:
+def fate(done: SimulatedStudy, group: int = 0) -> list[tuple[Any, ...]]:
     """Return what was decided about a study's trials, which are numbered as if it were alone."""
-    names: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     told: list[tuple[Any, ...]] = []
     for decision in done.decisions:
         match decision:
             case d.Open(group=whose, trial=trial, config=config, until=until, why=why):
                 if whose == group:
-                    names[trial] = len(names)
-                    told.append(("open", names[trial], config, until, why))
+                    numbers[trial] = len(numbers)
+                    told.append(("open", numbers[trial], config, until, why))
             case d.Go(trial=trial, why=why) | d.Pause(trial=trial, why=why):
-                if trial in names:
+                if trial in numbers:
                     further = getattr(decision, "until", None)
-                    told.append((type(decision).__name__, names[trial], further, why))
+                    told.append((type(decision).__name__, numbers[trial], further, why))
             case d.Cut(trial=trial, why=why) | d.Stop(trial=trial, why=why):
-                if trial in names:
-                    told.append((type(decision).__name__, names[trial], why))
+                if trial in numbers:
+                    told.append((type(decision).__name__, numbers[trial], why))
             case d.Close(group=whose, why=why) if whose == group:
                 told.append(("close", why))
             case d.Leave(group=whose, cause=cause, why=why) if whose == group:
@@ -139,7 +138,7 @@ def logged(simulation: Simulation) -> list[Step]:
     return log
 
 
-def on_families(*studies: tuple[str, str, int], slots: int = 1) -> Rehearsal:
+def on_families(*studies: tuple[str, str, int], slots: int = 1) -> SimulatedStudy:
     """Return studies with a policy, a space and a number of trials each, driven to their end."""
     workload = Families(seed=3, epochs=27, crash=0.0)
     parts = [
@@ -161,8 +160,8 @@ def on_families(*studies: tuple[str, str, int], slots: int = 1) -> Rehearsal:
         budget=Budget(trials=parts[0].trials),
         share=True,
     )
-    spec = as_one(alone, parts) if len(parts) > 1 else alone
-    return Rehearsal(spec, brains_of(spec), workload, Cluster(slots=slots)).run()
+    spec = combine_studies(alone, parts) if len(parts) > 1 else alone
+    return SimulatedStudy(spec, build_parts(spec), workload, Cluster(slots=slots)).run()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -181,7 +180,7 @@ def test_on_one_slot_each_study_decides_as_it_would_alone(policy: str) -> None:
 NEEDS = {"kill_below": "kill_below:value=0.1"}
 
 
-@pytest.mark.parametrize("policy", names("policy"))
+@pytest.mark.parametrize("policy", list_parts("policy"))
 def test_every_policy_can_be_one_of_several(policy: str) -> None:
     # Its trials are not 0, 1, 2 then, and others' reports come between its own.
     told = Simulation(
@@ -197,21 +196,20 @@ def test_every_policy_can_be_one_of_several(policy: str) -> None:
         ),
     )
     log = logged(told)
-    state = folded(log)
+    state = fold_log(log)
     assert state.end is not None
-    assert state.groups is not None
     first, second, third = (len(group.trials) for group in state.groups)
     assert (first, third) == (4, 6)
     assert second >= 8  # some open further ones that begin like these
     assert {trial.ended for trial in state.groups[0].trials} == {Status.FINISHED}
-    assert replayed(log).difference is None
+    assert replay_log(log).difference is None
     again = log[: len(log) // 2]
     told.resume(log[: len(log) // 2], remember=again.extend)
     assert again == log
 
 
 @pytest.mark.parametrize("slots", [1, 2, 5])
-def test_a_free_slot_goes_to_whoever_has_used_the_least_slot_time(slots: int) -> None:
+def test_a_free_slot_goes_to_the_study_with_the_least_slot_time(slots: int) -> None:
     done = on_families(("fifo", "a", 30), ("asha", "b", 300), ("fifo", "c", 30), slots=slots)
     used, running = [0.0] * 3, dict[int, tuple[int, float]]()
     whose: dict[int, int] = {}
@@ -238,7 +236,7 @@ def test_a_free_slot_goes_to_whoever_has_used_the_least_slot_time(slots: int) ->
                 launches += 1
 
 
-def test_where_nothing_is_used_yet_slots_are_dealt_out_in_turn() -> None:
+def test_before_any_use_slots_are_dealt_out_in_turn() -> None:
     done = on_families(("fifo", "a", 9), ("asha", "b", 9), ("median", "c", 9), slots=7)
     first = [trial.group for trial in done.state.trials[:7]]
     assert first == [0, 1, 2, 0, 1, 2, 0]
@@ -248,7 +246,6 @@ def test_a_study_that_reaches_its_target_ends_alone_and_others_go_on() -> None:
     low, high = [0.1] * EPOCHS, [0.1, 0.1, 0.3, 0.3, 0.3]
     # The second trains the first's path too, and goes on with it when the first is gone.
     done = played((Fifo(), [low, high]), (Fifo(), [low, high]), targets={0: 0.1334}, slots=2)
-    assert done.state.groups is not None
     one, other = done.state.groups
     assert one.end is not None
     assert other.end is not None
@@ -264,7 +261,6 @@ def test_a_study_that_reaches_its_target_ends_alone_and_others_go_on() -> None:
 def test_a_study_s_best_is_that_of_its_own_trials() -> None:
     low, high = [0.1] * EPOCHS, [0.3] * EPOCHS
     done = played((Fifo(), [low]), (Fifo(), [high]))
-    assert done.state.groups is not None
     assert [group.best_loss for group in done.state.groups] == [min(curve(low)), min(curve(high))]
     assert done.state.best_loss == min(curve(low))
 
@@ -302,11 +298,10 @@ class Watching:
         return None
 
 
-def test_a_policy_sees_its_own_trials_and_nobody_else_s_and_may_end_its_own_study() -> None:
+def test_a_policy_sees_only_its_own_trials_and_may_end_its_own_study() -> None:
     policies = Watching(), Watching()
     rising = [[0.1, *[rate] * 4] for rate in (0.1, 0.2, 0.3)]
     done = played((policies[0], rising), (policies[1], rising[::-1]), slots=3)
-    assert done.state.groups is not None
     for policy, group in zip(policies, done.state.groups, strict=True):
         assert policy.trials == {trial.id for trial in group.trials}
         assert [spec.name for spec in policy.specs] == [group.spec.name]
@@ -318,7 +313,7 @@ def test_a_policy_sees_its_own_trials_and_nobody_else_s_and_may_end_its_own_stud
 class Planned:
     """Asks for each of its trials to stop at its second epoch."""
 
-    see = staticmethod(sees_nothing)
+    see = staticmethod(see_nothing)
 
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
         return [d.Stop(trial=trial.id, why="as planned")] if trial.epoch == 2 else []
@@ -330,7 +325,7 @@ class Planned:
         return 1
 
 
-def test_whoever_is_stopped_takes_back_its_own_wishes_alone() -> None:
+def test_a_stopped_trial_withdraws_only_its_own_requests() -> None:
     path = [0.1] * EPOCHS
     done = played((Planned(), [path]), (Fifo(), [path]), slots=2)
     assert [trial.epoch for trial in done.state.trials] == [2, EPOCHS]
@@ -341,7 +336,6 @@ def test_a_deadline_ends_all_of_them() -> None:
     done = played(
         (Fifo(), [[0.1] * EPOCHS]), (Fifo(), [[0.2] * EPOCHS]), budget=Budget(deadline_s=3.5)
     )
-    assert done.state.groups is not None
     assert {group.end.cause for group in done.state.groups if group.end} == {d.EndCause.DEADLINE}
     assert done.state.now == 3.5
 
@@ -358,17 +352,17 @@ SIMULATED = Simulation(source="toy:epochs=27", slots=3, share=True, searches=SEA
 
 def test_searches_that_are_simulated_as_one_replay_and_resume_anywhere() -> None:
     log = logged(SIMULATED)
-    assert replayed(log).difference is None
+    assert replay_log(log).difference is None
     for cut in (1, len(log) // 4, len(log) // 2, len(log) - 1):
         again = log[:cut]
-        simulation_of(again).resume(log[:cut], remember=again.extend)
+        read_simulation(again).resume(log[:cut], remember=again.extend)
         assert again == log
 
 
 def test_searches_on_a_trace_cost_what_their_different_configs_cost() -> None:
     paths = list(product([0.1, 0.2], repeat=3))
     configs = [schedule(path) for path in paths]
-    trace = table([curve(path) for path in paths], configs=configs)
+    trace = make_table([curve(path) for path in paths], configs=configs)
     told = Simulation(source="table", share=True, slots=2, save_every_s=0.0)
     halves = (
         Search(policy="fifo", configs=configs[:5]),
@@ -380,7 +374,7 @@ def test_searches_on_a_trace_cost_what_their_different_configs_cost() -> None:
     assert both.epochs_trained == once.epochs_trained == 2 + 4 + 8
 
 
-def test_a_study_shows_the_studies_in_it(paceline: Here, folder_of_three: str) -> None:
+def test_a_study_shows_the_studies_in_it(paceline: CommandLine, folder_of_three: str) -> None:
     page = msgspec.json.decode(
         paceline("show", "three", "--store", folder_of_three, "--json").out, type=StudyPage
     )
@@ -403,7 +397,7 @@ def test_a_study_shows_the_studies_in_it(paceline: Here, folder_of_three: str) -
 def folder_of_three(tmp_path: Path) -> str:
     """Return a store with the three simulated searches in it."""
     url = f"sqlite:///{tmp_path / 'runs.db'}"
-    keeper = NewStudy(url)
+    keeper = NewStudyLog(url)
     SIMULATED.run(name="three", remember=keeper.remember)
     keeper.close()
     return url
@@ -412,18 +406,18 @@ def folder_of_three(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"searches": SEARCHES[:1]}, "1 is not several"),
-        ({"searches": (SEARCHES[1], SEARCHES[1])}, "names that differ"),
+        ({"searches": SEARCHES[:1]}, "only one study was given"),
+        ({"searches": (SEARCHES[1], SEARCHES[1])}, "need different names"),
         ({"target": 0.5}, "each search has its own target"),
     ],
 )
-def test_searches_that_cannot_be_meant_are_refused(changes: dict[str, Any], words: str) -> None:
+def test_invalid_searches_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(pl.SpecError, match=words):
         msgspec.structs.replace(SIMULATED, **changes).run()
 
 
 def test_a_search_on_a_trace_takes_configs_and_no_generator() -> None:
-    trace = table([[1.0], [2.0]])
+    trace = make_table([[1.0], [2.0]])
     told = Simulation(source="table", searches=(Search(), Search(generator="random")))
-    with pytest.raises(pl.SpecError, match="its configs were recorded"):
+    with pytest.raises(pl.SpecError, match="its configs are recorded"):
         told.run(trace=trace)

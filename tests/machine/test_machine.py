@@ -2,92 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from machine_bench import MachineBench, ScriptedPolicy
 
 from paceline.allocation.fixed import Fixed
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import BrokenInvariant, LogError
-from paceline.core.ports import Fork, Pick, sees_nothing
-from paceline.core.values import LEVELS, Budget, Forecast, Part, Saves, Status, StudySpec
+from paceline.core.forecast_quantiles import LEVELS, Forecast
+from paceline.core.ports import Fork
+from paceline.core.values import Budget, Part, Saves, Status, StudySpec
 from paceline.generators.queued import Queued
+from paceline.machine.decider import Parts
 from paceline.machine.invariants import verify
-from paceline.machine.machine import Brains, Machine
+from paceline.machine.machine import Machine
 from paceline.machine.replay import replay
 from paceline.machine.slots import Slots
 from paceline.machine.state import StudyState
 from paceline.policies.fifo import Fifo
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from paceline.core.ports import Policy, Verdict
-    from paceline.core.views import StudyView, TrialView
-
-
-class Says:
-    """A policy that says what the test tells it to, and lets trials run to `until`."""
-
-    see = staticmethod(sees_nothing)
-
-    def __init__(self, until: int = 9) -> None:
-        self.until = until
-        self.verdicts: dict[tuple[int, int], Sequence[Verdict]] = {}
-        self.judged: list[tuple[int, int]] = []
-
-    def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
-        self.judged.append((trial.id, trial.epoch))
-        return self.verdicts.get((trial.id, trial.epoch), ())
-
-    def next(self, study: StudyView) -> Pick | None:
-        for trial in study.ready:
-            return Pick(trial, 0, "it is ready")
-        return Pick(None, self.until, "a slot is free") if study.new else None
-
-    def admit(self, study: StudyView) -> int | None:
-        return None
-
-
-class Bench:
-    """A machine on a bench: facts are put in by hand."""
-
-    def __init__(self, policy: Policy, configs: list[Any], *, slots: int = 1, **spec: Any) -> None:  # noqa: ANN401
-        self.machine = Machine(Brains(policy, Queued(configs=configs), Fixed()))
-        self.state = self.machine.state
-        self.at = 0.0
-        told: dict[str, Any] = {
-            "name": "bench",
-            "metric": "loss",
-            "mode": "min",
-            "epochs": 9,
-            "policy": Part("given"),
-            "generator": Part("queued"),
-        }
-        self.say(e.Opened(at=0.0, spec=StudySpec(**{**told, **spec})))
-        self.first = self.say(e.CapacityChanged(at=0.0, slots=tuple(range(slots))))
-
-    def say(self, event: e.AnyEvent) -> tuple[d.AnyDecision, ...]:
-        return self.machine.handle(event).decisions
-
-    def report(self, attempt: int, *losses: float | None) -> tuple[d.AnyDecision, ...]:
-        decided: tuple[d.AnyDecision, ...] = ()
-        for loss in losses:
-            self.at += 1.0
-            epoch = self.state.attempts[attempt].epoch + 1
-            decided = self.say(
-                e.Reported(
-                    at=self.at, attempt=attempt, epoch=epoch, metrics={"loss": loss}, seconds=1.0
-                )
-            )
-        return decided
-
-    def save(self, attempt: int, epoch: int) -> tuple[d.AnyDecision, ...]:
-        return self.say(e.Saved(at=self.at, attempt=attempt, epoch=epoch))
-
-    def end(self, attempt: int, cause: e.Cause, note: str = "") -> tuple[d.AnyDecision, ...]:
-        return self.say(e.Ended(at=self.at, attempt=attempt, cause=cause, note=note))
 
 
 def launch(attempt: int, trial: int, slot: int, **changes: Any) -> d.Launch:  # noqa: ANN401
@@ -103,7 +37,7 @@ def launch(attempt: int, trial: int, slot: int, **changes: Any) -> d.Launch:  # 
 
 
 def test_free_slots_are_filled_lowest_first() -> None:
-    bench = Bench(Fifo(), [{"a": 1}, {"a": 2}, {"a": 3}], slots=2)
+    bench = MachineBench(Fifo(), [{"a": 1}, {"a": 2}, {"a": 3}], slots=2)
     assert bench.first == (
         d.Open(trial=0, config={"a": 1}, until=9, why="a slot is free"),
         launch(0, 0, 0),
@@ -116,10 +50,10 @@ def test_free_slots_are_filled_lowest_first() -> None:
 def test_a_trial_goes_on_where_its_checkpoint_was_saved_if_nodes_differ(
     nodes: tuple[str, ...], slot: int
 ) -> None:
-    policy = Says(until=1)
+    policy = ScriptedPolicy(until=1)
     policy.verdicts[0, 1] = (d.Go(trial=2, until=5, why="it is good"),)
     saves = Saves(collect=True)
-    bench = Bench(policy, [{"a": 1}, {"a": 2}, {"a": 3}], slots=0, saves=saves)
+    bench = MachineBench(policy, [{"a": 1}, {"a": 2}, {"a": 3}], slots=0, saves=saves)
     bench.say(e.CapacityChanged(at=0.0, slots=(0, 1, 2), nodes=nodes))
     for attempt in (1, 2):
         bench.report(attempt, 0.5)
@@ -131,7 +65,7 @@ def test_a_trial_goes_on_where_its_checkpoint_was_saved_if_nodes_differ(
 
 def test_on_a_node_only_what_fits_there_as_a_whole_comes_first() -> None:
     slots = Slots()
-    slots.change((0, 1, 2, 3), ("one", "one", "two", "two"))
+    slots.set_slots((0, 1, 2, 3), ("one", "one", "two", "two"))
     assert slots.find(2.0, "two") == (2, 3)
     assert slots.find(3.0, "two") == (0, 1, 2)
     slots.take((0,), 0.5)
@@ -144,11 +78,11 @@ def test_on_a_node_only_what_fits_there_as_a_whole_comes_first() -> None:
 
 
 def test_a_report_on_the_way_decides_nothing() -> None:
-    assert Bench(Fifo(), [{"a": 1}]).report(0, 0.5, 0.4) == ()
+    assert MachineBench(Fifo(), [{"a": 1}]).report(0, 0.5, 0.4) == ()
 
 
 def test_a_freed_slot_goes_to_the_next_trial() -> None:
-    bench = Bench(Fifo(), [{"a": 1}, {"a": 2}], slots=1, epochs=1)
+    bench = MachineBench(Fifo(), [{"a": 1}, {"a": 2}], slots=1, epochs=1)
     assert bench.report(0, 0.5) == ()
     bench.save(0, 1)
     assert bench.end(0, e.Cause.GOAL) == (
@@ -159,7 +93,7 @@ def test_a_freed_slot_goes_to_the_next_trial() -> None:
 
 
 def test_when_nothing_is_left_the_study_ends() -> None:
-    bench = Bench(Fifo(), [{"a": 1}], epochs=1)
+    bench = MachineBench(Fifo(), [{"a": 1}], epochs=1)
     bench.report(0, 0.5)
     assert bench.end(0, e.Cause.GOAL) == (
         d.Close(why="the generator has no more configs"),
@@ -168,7 +102,7 @@ def test_when_nothing_is_left_the_study_ends() -> None:
 
 
 def test_what_comes_after_the_end_is_folded_and_decides_nothing() -> None:
-    bench = Bench(Fifo(), [{"a": 1}, {"a": 2}], slots=2)
+    bench = MachineBench(Fifo(), [{"a": 1}, {"a": 2}], slots=2)
     stop = e.Commanded(at=1.0, number=1, command=e.StopStudy())
     assert [type(decision) for decision in bench.say(stop)] == [d.End]
     assert bench.report(0, 0.1) == ()
@@ -179,12 +113,12 @@ def test_what_comes_after_the_end_is_folded_and_decides_nothing() -> None:
 
 
 def test_a_stopped_trial_never_comes_back() -> None:
-    policy = Says()
+    policy = ScriptedPolicy()
     policy.verdicts[0, 2] = (d.Stop(trial=0, why="it is hopeless"),)
-    bench = Bench(policy, [{"a": 1}])
+    bench = MachineBench(policy, [{"a": 1}])
     assert bench.report(0, 0.5, 0.6) == (
         d.Stop(trial=0, why="it is hopeless"),
-        d.Halt(attempt=0, why="nobody needs it any more"),
+        d.Halt(attempt=0, why="no trial needs it any more"),
     )
     policy.verdicts[0, 2] = (d.Go(trial=0, until=9, why="too late"),)
     bench.say(e.Woke(at=5.0, trial=0))
@@ -194,9 +128,9 @@ def test_a_stopped_trial_never_comes_back() -> None:
 
 
 def test_a_cut_trial_waits_at_the_next_epoch_its_attempt_can_honour() -> None:
-    policy = Says()
+    policy = ScriptedPolicy()
     policy.verdicts[0, 2] = (d.Cut(trial=0, why="others are better"),)
-    bench = Bench(policy, [{"a": 1}])
+    bench = MachineBench(policy, [{"a": 1}])
     cut, amend = bench.report(0, 0.5, 0.6)
     assert cut == d.Cut(trial=0, why="others are better")
     assert isinstance(amend, d.Amend)
@@ -204,15 +138,15 @@ def test_a_cut_trial_waits_at_the_next_epoch_its_attempt_can_honour() -> None:
     # The worker was already in epoch 3: it reports that, and the trial does not see it.
     bench.report(0, 0.4)
     assert bench.state.trials[0].epoch == 2
-    assert bench.state.trials[0].status is Status.WAITING
+    assert bench.state.trials[0].status is Status.PAUSED
 
 
 def test_a_raised_goal_delivers_what_is_already_known() -> None:
-    policy = Says(until=2)
-    bench = Bench(policy, [{"a": 1}])
+    policy = ScriptedPolicy(until=2)
+    bench = MachineBench(policy, [{"a": 1}])
     bench.report(0, 0.5, 0.6, 0.7, 0.8)  # two epochs more than the trial may see
     policy.verdicts[0, 2] = (d.Go(trial=0, until=6, why="it may go on"),)
-    bench.state.questions.wakes.add((9.0, 0))
+    bench.state.pending.wakes.add((9.0, 0))
     decided = bench.say(e.Woke(at=9.0, trial=0))
     assert [(type(x).__name__, getattr(x, "epoch", None)) for x in decided] == [
         ("Go", None),
@@ -224,40 +158,40 @@ def test_a_raised_goal_delivers_what_is_already_known() -> None:
 
 
 def test_a_goal_beyond_the_last_epoch_is_the_last_epoch() -> None:
-    policy = Says(until=1)
+    policy = ScriptedPolicy(until=1)
     policy.verdicts[0, 1] = (d.Go(trial=0, until=99, why="far"),)
-    bench = Bench(policy, [{"a": 1}])
+    bench = MachineBench(policy, [{"a": 1}])
     go = bench.report(0, 0.5)[0]
     assert go == d.Go(trial=0, until=9, why="far")
 
 
-def test_a_verdict_that_changes_nothing_is_no_decision() -> None:
-    policy = Says()
+def test_a_verdict_that_changes_nothing_is_not_a_decision() -> None:
+    policy = ScriptedPolicy()
     policy.verdicts[0, 1] = (
         d.Go(trial=0, until=3, why="it may do that already"),
         d.Cut(trial=1, why="trial 1 stands at its goal"),
     )
-    bench = Bench(policy, [{"a": 1}, {"a": 2}], slots=2)
+    bench = MachineBench(policy, [{"a": 1}, {"a": 2}], slots=2)
     bench.state.trials[1].goal = 0
     assert bench.report(0, 0.5) == ()
     bench.state.trials[1].goal = 9
 
 
 def test_a_policy_may_end_or_close_the_study() -> None:
-    policy = Says()
+    policy = ScriptedPolicy()
     policy.verdicts[0, 1] = (d.Close(why="enough"), d.Close(why="really"))
     policy.verdicts[0, 2] = (d.End(cause=d.EndCause.QUIET, why="all is said"),)
-    bench = Bench(policy, [{"a": 1}, {"a": 2}])
+    bench = MachineBench(policy, [{"a": 1}, {"a": 2}])
     assert bench.report(0, 0.5) == (d.Close(why="enough"),)
     assert bench.report(0, 0.4) == (d.End(cause=d.EndCause.POLICY, why="all is said"),)
 
 
 def test_a_fork_stops_one_trial_and_branches_another() -> None:
-    policy = Says()
+    policy = ScriptedPolicy()
     policy.verdicts[1, 2] = (
         Fork(trial=1, source=0, epoch=2, changes={"a": 7}, until=5, why="copy the best"),
     )
-    bench = Bench(policy, [{"a": 1}, {"a": 2}], slots=2, share=True)
+    bench = MachineBench(policy, [{"a": 1}, {"a": 2}], slots=2, share=True)
     bench.report(0, 0.1, 0.1)
     stop, opened, *_ = bench.report(1, 0.9, 0.9)
     assert stop == d.Stop(trial=1, why="copy the best")
@@ -274,22 +208,22 @@ def test_a_fork_stops_one_trial_and_branches_another() -> None:
 
 
 def test_a_forecast_is_asked_once_an_epoch_and_judged_when_it_comes() -> None:
-    policy = Says()
+    policy = ScriptedPolicy()
     ask = d.AskForecast(trial=0, epoch=1, horizons=(9,), why="curious")
     policy.verdicts[0, 1] = (ask,)
-    bench = Bench(policy, [{"a": 1}])
+    bench = MachineBench(policy, [{"a": 1}])
     assert bench.report(0, 0.5) == (ask,)
     forecast = Forecast((9,), (tuple(float(x) for x in range(len(LEVELS))),))
     given = e.Forecasted(at=2.0, trial=0, epoch=1, forecast=forecast)
     assert bench.say(given) == ()
     assert bench.state.trials[0].forecast == forecast
     assert policy.judged == [(0, 1), (0, 1)]
-    bench.say(given)  # nobody waits for it any more
+    bench.say(given)  # not awaited any more
     assert policy.judged == [(0, 1), (0, 1)]
 
 
 def test_a_failed_attempt_is_retried_from_its_last_checkpoint() -> None:
-    bench = Bench(Fifo(), [{"a": 1}], retries=1)
+    bench = MachineBench(Fifo(), [{"a": 1}], retries=1)
     bench.report(0, 0.5, 0.4, 0.3)
     bench.save(0, 2)
     (again,) = bench.end(0, e.Cause.FAILED, "out of memory")
@@ -299,8 +233,8 @@ def test_a_failed_attempt_is_retried_from_its_last_checkpoint() -> None:
 
 
 def test_retrained_epochs_are_compared_and_not_seen_twice() -> None:
-    policy = Says()
-    bench = Bench(policy, [{"a": 1}])
+    policy = ScriptedPolicy()
+    bench = MachineBench(policy, [{"a": 1}])
     bench.report(0, 0.5, 0.4)
     bench.end(0, e.Cause.LOST)
     bench.report(1, 0.5, 0.9, 0.3)
@@ -310,7 +244,7 @@ def test_retrained_epochs_are_compared_and_not_seen_twice() -> None:
 
 
 def test_commands_give_slots_and_take_the_last_ones() -> None:
-    bench = Bench(Fifo(), [{"a": n} for n in range(9)], slots=3)
+    bench = MachineBench(Fifo(), [{"a": n} for n in range(9)], slots=3)
     more = bench.say(e.Commanded(at=1.0, number=1, command=e.ChangeSlots(2)))
     assert more == (d.Provide(slots=2, why="a command gives 2 more"),)
     retire, amend = bench.say(e.Commanded(at=1.0, number=2, command=e.ChangeSlots(-1)))
@@ -332,8 +266,8 @@ SHARED = [
 ]
 
 
-def test_a_trial_that_shares_rides_along_and_starts_from_the_branch() -> None:
-    bench = Bench(Says(), SHARED, slots=2, share=True)
+def test_a_trial_that_shares_a_prefix_starts_from_the_branch() -> None:
+    bench = MachineBench(ScriptedPolicy(), SHARED, slots=2, share=True)
     amend = bench.first[-1]
     assert isinstance(amend, d.Amend)
     assert amend.save_at == (4,)
@@ -344,7 +278,7 @@ def test_a_trial_that_shares_rides_along_and_starts_from_the_branch() -> None:
 
 
 def test_a_branch_that_was_missed_is_retrained_from_the_last_checkpoint() -> None:
-    bench = Bench(Says(), SHARED, slots=2, share=True)
+    bench = MachineBench(ScriptedPolicy(), SHARED, slots=2, share=True)
     bench.report(0, 0.9, 0.8)
     bench.save(0, 2)
     bench.report(0, 0.7, 0.6, 0.5)
@@ -356,8 +290,8 @@ def test_a_branch_that_was_missed_is_retrained_from_the_last_checkpoint() -> Non
 
 
 def test_an_attempt_at_its_goal_goes_on_with_another_branch_in_the_same_process() -> None:
-    policy = Says(until=4)
-    bench = Bench(policy, SHARED, slots=2, share=True)
+    policy = ScriptedPolicy(until=4)
+    bench = MachineBench(policy, SHARED, slots=2, share=True)
     policy.verdicts[1, 4] = (d.Go(trial=1, until=9, why="it may"),)
     decided = bench.report(0, 0.9, 0.8, 0.7, 0.6)
     assert decided[0] == d.Go(trial=1, until=9, why="it may")
@@ -366,8 +300,8 @@ def test_an_attempt_at_its_goal_goes_on_with_another_branch_in_the_same_process(
     assert bench.state.running == 1
 
 
-def test_the_deadline_is_checked_at_every_fact() -> None:
-    bench = Bench(Fifo(), [{"a": 1}], budget=Budget(deadline_s=5.0))
+def test_the_deadline_is_checked_at_every_event() -> None:
+    bench = MachineBench(Fifo(), [{"a": 1}], budget=Budget(deadline_s=5.0))
     assert bench.report(0, 0.5, 0.4) == ()
     bench.at = 99.0
     (end,) = bench.report(0, 0.3)
@@ -376,7 +310,7 @@ def test_the_deadline_is_checked_at_every_fact() -> None:
 
 
 def test_a_generator_that_repeats_itself_ends_the_study() -> None:
-    bench = Bench(Says(until=1), [{"a": 1}] * 3000, share=True, epochs=1)
+    bench = MachineBench(ScriptedPolicy(until=1), [{"a": 1}] * 3000, share=True, epochs=1)
     bench.report(0, 0.5)
     bench.save(0, 1)
     decided = bench.end(0, e.Cause.GOAL)
@@ -386,7 +320,7 @@ def test_a_generator_that_repeats_itself_ends_the_study() -> None:
 
 
 def test_all_metrics_are_kept_and_one_is_the_objective() -> None:
-    bench = Bench(Fifo(), [{"a": 1}])
+    bench = MachineBench(Fifo(), [{"a": 1}])
     bench.report(0, 0.5)
     bench.say(
         e.Reported(
@@ -398,26 +332,26 @@ def test_all_metrics_are_kept_and_one_is_the_objective() -> None:
 
 
 def test_a_log_that_does_not_follow_is_refused() -> None:
-    bench = Bench(Fifo(), [{"a": 1}])
-    with pytest.raises(LogError, match="opened twice"):
+    bench = MachineBench(Fifo(), [{"a": 1}])
+    with pytest.raises(LogError, match="a second Opened"):
         bench.state.apply(e.Opened(at=0.0, spec=bench.state.spec))
-    with pytest.raises(LogError, match="out of turn"):
+    with pytest.raises(LogError, match="out of order"):
         bench.state.apply(d.Open(trial=7, config={}, until=1, why="no"))
-    with pytest.raises(LogError, match="out of turn"):
+    with pytest.raises(LogError, match="out of order"):
         bench.state.apply(launch(7, 0, 0))
 
 
-def test_a_broken_state_is_told_with_the_name_of_the_check() -> None:
-    bench = Bench(Fifo(), [{"a": 1}])
+def test_a_broken_state_is_reported_with_the_name_of_the_invariant() -> None:
+    bench = MachineBench(Fifo(), [{"a": 1}])
     verify(bench.state)
     bench.state.live = 7
-    with pytest.raises(BrokenInvariant, match="live_trials_are_counted: 7 trials"):
+    with pytest.raises(BrokenInvariant, match="counters_of_trials_and_reports_are_right: 7 trials"):
         verify(bench.state)
     bench.state.live = 1
 
 
 def test_a_replay_names_the_first_difference() -> None:
-    bench = Machine(Brains(Fifo(), Queued(configs=[{"a": 1}]), Fixed()))
+    bench = Machine(Parts(Fifo(), Queued(configs=[{"a": 1}]), Fixed()))
     spec = StudySpec(
         name="r", metric="loss", mode="min", epochs=2, policy=Part("p"), generator=Part("g")
     )
@@ -425,14 +359,14 @@ def test_a_replay_names_the_first_difference() -> None:
         bench.handle(e.Opened(at=0.0, spec=spec)),
         bench.handle(e.CapacityChanged(at=0.0, slots=(0,))),
     ]
-    other = Brains(Fifo(), Queued(configs=[{"a": 2}]), Fixed())
+    other = Parts(Fifo(), Queued(configs=[{"a": 2}]), Fixed())
     difference = replay(steps, other)
     assert difference is not None
     assert difference.number == 2
     assert isinstance(difference.logged, d.Open)
     assert isinstance(difference.replayed, d.Open)
     assert (difference.logged.config, difference.replayed.config) == ({"a": 1}, {"a": 2})
-    shorter = replay(steps, Brains(Fifo(), Queued(configs=[]), Fixed()))
+    shorter = replay(steps, Parts(Fifo(), Queued(configs=[]), Fixed()))
     assert shorter is not None
     assert isinstance(shorter.replayed, d.Close)
 

@@ -6,19 +6,19 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from build import Played, table
-from cli_kit import Here
+from command_line import CommandLine
+from small_studies import SmallStudy, make_table
 
 import paceline as pl
 from paceline.allocation.fluid import Fluid
-from paceline.api.options import needs_of
-from paceline.api.stored import replayed
+from paceline.api.options import parse_needs
+from paceline.api.stored import replay_log
 from paceline.core.decisions import EndCause, Fail, Launch, Open
 from paceline.core.events import CapacityChanged, Cause, ChangeSlots, Ended, Opened, Reported
 from paceline.core.values import Status
-from paceline.machine.machine import Brains
+from paceline.machine.decider import Parts
 from paceline.machine.replay import replay
-from paceline.machine.requirements import Told
+from paceline.machine.requirements import RecordedNeeds
 from paceline.policies.asha import Asha
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ def share_by_batch(setting: dict[str, Any]) -> float:
     return setting["batch"] / 256  # type: ignore[no-any-return]
 
 
-def played(configs: Sequence[dict[str, Any]], epochs: int = 6, **options: Any) -> Played:  # noqa: ANN401
+def played(configs: Sequence[dict[str, Any]], epochs: int = 6, **options: Any) -> SmallStudy:  # noqa: ANN401
     """Return a study of these configs that has come to its end."""
-    trace = table([[1.0] * epochs] * len(configs), configs=configs)
-    study = Played(trace, **{"needs": by_batch, **options})
+    trace = make_table([[1.0] * epochs] * len(configs), configs=configs)
+    study = SmallStudy(trace, **{"needs": by_batch, **options})
     study.run()
     return study
 
@@ -57,7 +57,7 @@ def stages(steps: Sequence[Step], trial: int = 0) -> list[tuple[int, int, float]
     ]
 
 
-def starts(study: Played) -> list[tuple[float, int, float]]:
+def starts(study: SmallStudy) -> list[tuple[float, int, float]]:
     """Return when each attempt was launched, for which trial, how wide."""
     return [
         (step.event.at, launch.trial, launch.width)
@@ -80,19 +80,19 @@ def test_what_a_stage_no_longer_needs_is_free_for_others() -> None:
     assert starts(study) == [(0.0, 0, 2.0), (1.0, 0, 1.0), (1.0, 1, 1.0)]
 
 
-def test_the_next_stage_begins_without_a_word_of_the_policy() -> None:
-    # Asha's first rung is at epoch 4: the move at epoch 3 is none of its business.
+def test_the_next_stage_begins_without_asking_the_policy() -> None:
+    # Asha's first rung is at epoch 4: the move at epoch 3 does not concern it.
     curves = [[1.0 / (run + 1)] * 8 for run in range(3)]
     configs = [{**GROWING, "run": run} for run in range(3)]
     policy = Asha(eta=2, first=4)
-    study = Played(table(curves, configs=configs), policy, slots=2, needs=by_batch)
+    study = SmallStudy(make_table(curves, configs=configs), policy, slots=2, needs=by_batch)
     study.run()
     assert stages(study.steps)[:2] == [(0, 3, 1.0), (3, 4, 2.0)]
     moved = [each for each in study.decisions if isinstance(each, Launch) and each.start == 3]
     assert {launch.why for launch in moved} == {"its next epochs need another width"}
 
 
-def test_one_that_grows_is_not_overtaken_by_narrow_ones() -> None:
+def test_a_trial_that_grows_is_not_overtaken_by_narrow_ones() -> None:
     # Trial 0 needs both slots from epoch 3 on, at 3 s. Trial 1 holds one until 6 s, and there are
     # always others who would take the other.
     narrow = [{"batch": 64, "run": run} for run in range(1, 9)]
@@ -117,14 +117,16 @@ def test_a_share_of_a_slot_is_packed_by_what_is_declared() -> None:
     assert [launch.slots for launch in launches] == [(0,), (0,), (1,), (0,), (1,)]
 
 
-def test_what_is_declared_is_not_measured_but_one_that_is_crowded_gets_a_slot() -> None:
+def test_declared_needs_are_not_measured_but_a_trial_out_of_memory_gets_a_slot() -> None:
     configs = [{"batch": 32, "run": run} for run in range(4)]
-    study = Played(table([[1.0] * 3] * 4, configs=configs), slots=2, pack=4, needs=share_by_batch)
+    study = SmallStudy(
+        make_table([[1.0] * 3] * 4, configs=configs), slots=2, pack=4, needs=share_by_batch
+    )
     study.machine.handle(Opened(at=0.0, spec=study.spec))
     study.machine.handle(CapacityChanged(at=0.0, slots=(0, 1)))
     told: dict[str, Any] = {"epoch": 1, "metrics": {"loss": 1.0}, "seconds": 1.0}
     study.machine.handle(Reported(at=1.0, attempt=0, memory=0.9, **told))
-    assert study.state.trials[0].least == study.state.least == 0.0
+    assert study.state.trials[0].least_width == study.state.least_width == 0.0
     step = study.machine.handle(Ended(at=1.5, attempt=1, cause=Cause.CROWDED))
     assert [launch.width for launch in step.decisions if isinstance(launch, Launch)] == [1.0]
 
@@ -144,10 +146,10 @@ def test_an_allocator_may_give_more_than_is_needed() -> None:
 
 def test_speeds_are_not_learned_from_epochs_of_different_needs() -> None:
     study = played([{**GROWING, "run": 0}], slots=2, span=2)
-    assert study.state.paces.measured() == {}
+    assert study.state.epoch_times.list_measured() == {}
 
 
-def test_a_trial_that_needs_more_than_there_is_ends_at_once_and_the_others_go_on() -> None:
+def test_a_trial_that_needs_too_many_slots_fails_at_once_and_the_others_go_on() -> None:
     study = played([{**GROWING, "run": 0}, {"batch": 64, "run": 1}], slots=1)
     failed, fine = study.state.trials
     assert (failed.ended, failed.epoch) == (Status.FAILED, 0)
@@ -167,7 +169,7 @@ def test_a_study_none_of_whose_trials_fit_ends_and_says_why() -> None:
     assert len(study.state.trials) == 3
 
 
-def test_slots_that_go_are_waited_for_as_long_as_somebody_runs() -> None:
+def test_lost_slots_are_awaited_as_long_as_an_attempt_runs() -> None:
     configs = [{"batch": 64, "run": 0}, {**GROWING, "run": 1}]
     back = played(configs, slots=2, cluster={"capacity": ((2.5, 1), (5.5, 2))})
     assert {trial.ended for trial in back.state.trials} == {Status.FINISHED}
@@ -179,43 +181,43 @@ def test_the_log_says_what_was_needed_so_that_a_replay_has_no_use_for_the_functi
     study = played([{**GROWING, "run": 0}, {**SHRINKING, "run": 1}], slots=2)
     opens = [each for each in study.decisions if isinstance(each, Open)]
     assert [each.needs for each in opens] == [((3, 1.0), (6, 2.0)), ((2, 2.0), (6, 1.0))]
-    parts = study.brains
-    for needs in (parts.needs, Told(study.steps)):
-        assert replay(study.steps, Brains(*parts_of(study), needs=needs)) is None
-    assert replay(study.steps, Brains(*parts_of(study))) is not None
+    parts = study.parts
+    for needs in (parts.needs, RecordedNeeds(study.steps)):
+        assert replay(study.steps, Parts(*parts_of(study), needs=needs)) is None
+    assert replay(study.steps, Parts(*parts_of(study))) is not None
 
 
-def parts_of(study: Played) -> tuple[Any, Any, Any]:
-    """Return brains that have seen nothing, but for who says what is needed."""
-    fresh = Played(table([[1.0] * 6] * 2, configs=[t.config for t in study.state.trials])).brains
+def parts_of(study: SmallStudy) -> tuple[Any, Any, Any]:
+    """Return new parts with the declared needs."""
+    fresh = SmallStudy(
+        make_table([[1.0] * 6] * 2, configs=[t.config for t in study.state.trials])
+    ).parts
     return fresh.policy, fresh.generator, fresh.allocator
 
 
 @pytest.mark.parametrize(
     ("needs", "said"),
     [
-        (lambda setting: 0, "needs gave 0 for the setting {'batch': 64"),
-        (lambda setting: 1.5, "give whole slots, 1 or more, or a share of one"),
-        (lambda setting: "two", "needs gave 'two'"),
-        (lambda setting: float("nan"), "needs gave nan"),
-        (lambda setting: float("inf"), "needs gave inf"),
+        (lambda setting: 0, "needs returned 0 for the setting {'batch': 64"),
+        (lambda setting: 1.5, "must be a whole number of slots, or a share of one"),
+        (lambda setting: "two", "needs returned 'two'"),
+        (lambda setting: float("nan"), "needs returned nan"),
+        (lambda setting: float("inf"), "needs returned inf"),
         (lambda setting: setting["size"], "needs failed for the setting .*KeyError: 'size'"),
     ],
 )
-def test_an_answer_that_cannot_be_meant_is_refused(
-    needs: Callable[[dict[str, Any]], float], said: str
-) -> None:
+def test_an_invalid_need_is_refused(needs: Callable[[dict[str, Any]], float], said: str) -> None:
     with pytest.raises(pl.SpecError, match=said):
         played([{"batch": 64}], slots=2, needs=needs)
 
 
 def test_needs_may_be_written_as_a_table() -> None:
-    needs = needs_of("batch: 0=0.25, 129=1, 513=4")
+    needs = parse_needs("batch: 0=0.25, 129=1, 513=4")
     assert [needs({"batch": size}) for size in (1, 128, 129, 512, 4096)] == [0.25, 0.25, 1, 1, 4]
-    assert needs_of("batch:257=2")({"batch": 8}) == 1.0
+    assert parse_needs("batch:257=2")({"batch": 8}) == 1.0
     for text in ("batch", "batch:", "batch:a=2", ":3=2", "batch:3"):
-        with pytest.raises(pl.SpecError, match="cannot be read"):
-            needs_of(text)
+        with pytest.raises(pl.SpecError, match="is invalid"):
+            parse_needs(text)
     with pytest.raises(pl.SpecError, match="'batch'"):
         needs({"lr": 0.1})
     with pytest.raises(pl.SpecError, match="not a number"):
@@ -225,11 +227,11 @@ def test_needs_may_be_written_as_a_table() -> None:
 @pytest.fixture
 def here(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Here:
-    return Here(tmp_path, capsys, monkeypatch)
+) -> CommandLine:
+    return CommandLine(tmp_path, capsys, monkeypatch)
 
 
-def test_the_simulator_takes_needs_on_the_command_line(here: Here, tmp_path: Path) -> None:
+def test_the_simulator_takes_needs_on_the_command_line(here: CommandLine, tmp_path: Path) -> None:
     trace = tmp_path / "growing.jsonl"
     header = {
         "paceline_trace": 1,
@@ -272,4 +274,4 @@ def test_a_live_trial_grows_where_its_batches_do() -> None:
     assert stages(result.log) == [(0, 2, 1.0), (2, 4, 2.0)]
     assert result.trials[0].metrics["size"] == [1.0, 1.0, 2.0, 2.0]
     assert result.trials[0].status == "finished"
-    assert replayed(result.log).difference is None
+    assert replay_log(result.log).difference is None

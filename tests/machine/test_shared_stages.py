@@ -7,29 +7,29 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from build import Played, table
-from cli_kit import log_of
+from command_line import read_log
 from hypothesis import given
 from hypothesis import strategies as st
+from small_studies import SmallStudy, make_table
 
 import paceline as pl
-from paceline.analysis.sharing import sharing_of
-from paceline.api.sources import trace_named
+from paceline.analysis.sharing import measure_sharing
+from paceline.api.sources import load_trace
 from paceline.core.decisions import Drop, Open
 from paceline.core.events import Saved
 from paceline.core.ports import Outcome
 from paceline.core.values import Status
-from paceline.engines.sim.trace_workload import Recorded
+from paceline.engines.sim.trace_workload import TraceWorkload
 from paceline.engines.sim.traces import Trace
-from paceline.plan.cadence import SAVE_SHARE, due, likely_branches
-from paceline.plan.settings import canonical, key
+from paceline.plan.cadence import SAVE_SHARE, is_save_due, list_likely_branches
+from paceline.plan.settings import canonicalize, config_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from paceline.core.decisions import Step
-    from paceline.testing.simulations import Rehearsal
+    from paceline.testing.simulations import SimulatedStudy
 
 EPOCHS = 7
 # Saved after every epoch, at no cost.
@@ -60,14 +60,14 @@ def test_every_different_epoch_is_trained_exactly_once(
     paths = [list(zip(lr, batch, strict=True)) for lr, batch in drawn]
     curves = [curve(path) for path in paths]
     configs = [{"lr": pl.each_epoch(lr), "batch": pl.each_epoch(batch)} for lr, batch in drawn]
-    trace = table(curves, configs=configs, seconds=seconds)
-    played = Played(trace, share=True, slots=slots, cluster=FREE).run()
+    trace = make_table(curves, configs=configs, seconds=seconds)
+    played = SmallStudy(trace, share=True, slots=slots, cluster=FREE).run()
     state = played.state
     distinct = {tuple(path[: epoch + 1]) for path in paths for epoch in range(EPOCHS)}
     assert (state.epochs_trained, state.repeats) == (len(distinct), 0)
     assert state.slot_seconds == pytest.approx(len(distinct) * seconds)
-    assert sharing_of(played.steps).epochs_needed == len(distinct)
-    # And everybody has what it would have had alone.
+    assert measure_sharing(played.steps).epochs_needed == len(distinct)
+    # Every trial has the values it would have had alone.
     assert [list(trial.losses) for trial in state.trials] == curves
     assert {trial.ended for trial in state.trials} == {Status.FINISHED}
 
@@ -82,18 +82,18 @@ def staged(length: int, seed: int) -> list[dict[str, Any]]:
     return configs
 
 
-def on_stages(length: int, slots: int, seed: int = 3, **cluster: Any) -> Rehearsal:  # noqa: ANN401
+def on_stages(length: int, slots: int, seed: int = 3, **cluster: Any) -> SimulatedStudy:  # noqa: ANN401
     """Return a study of all staged schedules that has come to its end."""
     configs = staged(length, seed)
-    trace = table([[1.0] * 3 * length] * len(configs), configs=configs, seconds=7.0)
-    return Played(trace, share=True, slots=slots, cluster={**FREE, **cluster}).run()
+    trace = make_table([[1.0] * 3 * length] * len(configs), configs=configs, seconds=7.0)
+    return SmallStudy(trace, share=True, slots=slots, cluster={**FREE, **cluster}).run()
 
 
 @pytest.mark.parametrize(("slots", "seed"), [(1, 1), (8, 2), (50, 3)])
 def test_nine_settings_in_each_of_three_stages_are_819_stages_of_2187(
     slots: int, seed: int
 ) -> None:
-    found = sharing_of(on_stages(1, slots, seed).steps)
+    found = measure_sharing(on_stages(1, slots, seed).steps)
     assert (found.trials, found.epochs_asked) == (729, 2187)
     assert found.epochs_trained == found.epochs_needed == 819
     assert found.seconds_saved == pytest.approx(7.0 * (2187 - 819))
@@ -107,38 +107,40 @@ def test_the_recorded_stages_are_819_of_2187_too(slots: int) -> None:
         source="fashion_stages", policy="fifo", slots=slots, share=True, save_every_s=0.0
     )
     recorded.run(remember=log.extend)
-    found = sharing_of(log)
+    found = measure_sharing(log)
     # Three epochs a stage.
     assert (found.trials, found.epochs_asked) == (729, 3 * 2187)
     assert found.epochs_trained == found.epochs_needed == 3 * 819
 
 
 def test_recorded_stages_have_the_same_values_together_and_apart() -> None:
-    trace = trace_named("fashion_stages")
-    told = {key(run.config): list(run.values) for run in trace.runs}
-    study = Played(Trace(trace.header, trace.runs[::9]), share=True, slots=4, cluster=FREE).run()
+    trace = load_trace("fashion_stages")
+    told = {config_key(run.config): list(run.values) for run in trace.runs}
+    study = SmallStudy(
+        Trace(trace.header, trace.runs[::9]), share=True, slots=4, cluster=FREE
+    ).run()
     for trial in study.state.trials:
-        assert list(trial.metric("accuracy")) == told[key(trial.config)]
+        assert list(trial.metric("accuracy")) == told[config_key(trial.config)]
 
 
 def test_a_recorded_trial_may_be_forked_where_stages_end_and_nowhere_else() -> None:
-    trace = trace_named("fashion_stages")
-    workload = Recorded(trace, share=True)
+    trace = load_trace("fashion_stages")
+    workload = TraceWorkload(trace, share=True)
     rest = {"dropout": 0.0, "momentum": 0.9, "width": 64}
     state = workload.begin({})
     for epoch in range(3):
-        outcome = workload.advance(state, canonical({**rest, "lr": 0.1}))
+        outcome = workload.advance(state, canonicalize({**rest, "lr": 0.1}))
         assert isinstance(outcome, Outcome)
         state = outcome.state
         if epoch < 2:
-            with pytest.raises(pl.SpecError, match=f"never recorded epoch {epoch + 2}"):
-                workload.advance(state, canonical({**rest, "lr": 0.01}))
+            with pytest.raises(pl.SpecError, match=f"in epoch {epoch + 2}"):
+                workload.advance(state, canonicalize({**rest, "lr": 0.01}))
     (other,) = (
         run.values[3]
         for run in trace.runs
         if run.config["lr"] == {"piecewise": [[0, 0.1], [3, 0.01]]}
     )
-    forked = workload.advance(state, canonical({**rest, "lr": 0.01}))
+    forked = workload.advance(state, canonicalize({**rest, "lr": 0.01}))
     assert isinstance(forked, Outcome)
     assert forked.metrics == {"accuracy": other}
 
@@ -155,7 +157,7 @@ def test_with_costs_slot_time_is_within_a_tenth_of_the_limit(
         "save_every_s": SAVE_SHARE * save,
     }
     played = on_stages(10, slots, **costs)
-    limit = sharing_of(played.steps).epochs_needed * 7.0
+    limit = measure_sharing(played.steps).epochs_needed * 7.0
     assert limit <= played.state.slot_seconds <= 1.1 * limit
 
 
@@ -166,43 +168,43 @@ def test_one_process_goes_on_with_a_child_of_every_stage() -> None:
 
 def test_saves_wait_for_the_place_where_others_branch() -> None:
     # Every 20 s would be after epochs 3, 6 and 9 of a stage of ten, and the tenth trained again.
-    changing = [config for config in staged(10, 3) if list(likely_branches(config, 30)) == ALL]
-    trace = table([[1.0] * 30] * len(changing), configs=changing, seconds=7.0)
-    played = Played(trace, share=True, slots=8, cluster={"save_every_s": 20.0}).run()
+    changing = [config for config in staged(10, 3) if list(list_likely_branches(config, 30)) == ALL]
+    trace = make_table([[1.0] * 30] * len(changing), configs=changing, seconds=7.0)
+    played = SmallStudy(trace, share=True, slots=8, cluster={"save_every_s": 20.0}).run()
     assert played.state.repeats == 0
-    assert played.state.epochs_trained == sharing_of(played.steps).epochs_needed
+    assert played.state.epochs_trained == measure_sharing(played.steps).epochs_needed
 
 
 def test_a_save_is_due_in_time_and_put_off_only_to_a_branch_that_is_near() -> None:
-    assert not due(9.0, 10.0, epoch=4, epoch_s=1.0, branches=[4, 8])
-    assert due(10.0, 10.0, epoch=4, epoch_s=1.0, branches=[4, 8])
-    assert not due(10.0, 10.0, epoch=5, epoch_s=1.0, branches=[4, 8])
-    assert due(10.0, 10.0, epoch=5, epoch_s=5.0, branches=[4, 8])
-    assert due(10.0, 10.0, epoch=9, epoch_s=1.0, branches=[4, 8])
-    assert due(0.0, 0.0, epoch=5, epoch_s=1.0, branches=[4, 8])
+    assert not is_save_due(9.0, 10.0, epoch=4, epoch_s=1.0, branches=[4, 8])
+    assert is_save_due(10.0, 10.0, epoch=4, epoch_s=1.0, branches=[4, 8])
+    assert not is_save_due(10.0, 10.0, epoch=5, epoch_s=1.0, branches=[4, 8])
+    assert is_save_due(10.0, 10.0, epoch=5, epoch_s=5.0, branches=[4, 8])
+    assert is_save_due(10.0, 10.0, epoch=9, epoch_s=1.0, branches=[4, 8])
+    assert is_save_due(0.0, 0.0, epoch=5, epoch_s=1.0, branches=[4, 8])
 
 
 def test_a_path_may_branch_where_its_setting_changes() -> None:
-    config = canonical({"lr": pl.step_decay(0.1, drops=[3, 5]), "net": {"drop": 0.1}})
-    assert list(likely_branches(config, 8)) == [3, 5, 8]
-    assert list(likely_branches(canonical({"lr": 0.1}), 8)) == []
+    config = canonicalize({"lr": pl.step_decay(0.1, drops=[3, 5]), "net": {"drop": 0.1}})
+    assert list(list_likely_branches(config, 8)) == [3, 5, 8]
+    assert list(list_likely_branches(canonicalize({"lr": 0.1}), 8)) == []
 
 
-def test_where_nothing_is_shared_sharing_decides_nothing() -> None:
+def test_without_common_prefixes_sharing_changes_no_decision() -> None:
     rng = Random(4)
     points = [(rng.random(), rng.choice([8, 16])) for _ in range(40)]
     configs = [{"lr": lr, "width": width} for lr, width in points]
-    trace = table([curve([point] * EPOCHS) for point in points], configs=configs)
+    trace = make_table([curve([point] * EPOCHS) for point in points], configs=configs)
     costs = {"setup_s": 0.5, "save_s": 0.1, "restore_s": 0.2, "save_every_s": 2.0}
     together, apart = (
-        Played(trace, share=share, slots=6, cluster=costs).run() for share in (True, False)
+        SmallStudy(trace, share=share, slots=6, cluster=costs).run() for share in (True, False)
     )
     assert together.steps[1:] == apart.steps[1:]
     assert together.state.now == apart.state.now
 
 
 def climbs(trial: Any) -> None:  # noqa: ANN401
-    """Be better with every epoch than anybody was, so that each is saved."""
+    """Improve on the best with every epoch, so that each is saved."""
     trial.keep(nothing=[0])
     for epoch in trial.epochs():
         trial.report(score=100.0 * trial.id + epoch + trial["lr"])
@@ -239,22 +241,22 @@ def held(steps: list[Step], trial: int) -> set[int]:
     return {epoch for attempt, epoch in names if attempt > 0}
 
 
-def test_a_checkpoint_at_a_branch_is_kept_while_trials_may_come_that_begin_alike(
+def test_a_checkpoint_at_a_branch_is_kept_while_trials_with_that_prefix_may_come(
     tmp_path: Path,
 ) -> None:
     store = f"sqlite:///{tmp_path / 'studies.db'}"
     result = climbed(store, pl.grid([0.3, 0.1]), "grid")
     assert result.summary().epochs_trained == 6 + 3 + 6 + 3
-    assert held(log_of(store, "climbs"), 3) == {3, 6}
-    # When nobody could come any more, those at the branches went.
+    assert held(read_log(store, "climbs"), 3) == {3, 6}
+    # When no trial could come any more, the checkpoints at the branches were dropped.
     saved = [trial.checkpoint for trial in result.trials]
     assert [each and each.epoch for each in saved] == [6, 6, 6, 6]
     assert saved[0] is not None
     assert len(list(saved[0].path.parent.iterdir())) == 4
 
 
-def test_where_no_two_begin_alike_no_checkpoint_waits_for_others(tmp_path: Path) -> None:
+def test_without_shared_prefixes_no_checkpoint_is_kept_for_others(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'studies.db'}"
     result = climbed(store, pl.loguniform(0.01, 1.0), "random")
     assert result.summary().epochs_trained == 4 * 6
-    assert held(log_of(store, "climbs"), 3) == {6}
+    assert held(read_log(store, "climbs"), 3) == {6}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from paceline.allocation.fixed import Fixed
-from paceline.allocation.fluid import Confidence, Fluid, FluidStatic, Vessel, fill
+from paceline.allocation.fluid import Confidence, Fluid, FluidStatic, SlotSupply, share_slots
 from paceline.allocation.leaders import Softmax, Top, Uniform
 from paceline.core.decisions import EndCause, Launch, Resize
 from paceline.core.events import Ended, Reported
@@ -21,19 +21,19 @@ from paceline.core.values import Budget
 from paceline.engines.sim.cluster import Cluster
 from paceline.generators.queued import Queued
 from paceline.machine.scheduler import MARGIN, REST
-from paceline.machine.timing import Paces, prior_speed
+from paceline.machine.timing import EpochTimes, prior_speed
 from paceline.policies.asha import Asha
 from paceline.policies.fifo import Fifo
 from paceline.policies.hypersched import HyperSched
 from paceline.policies.pop import Pop
 from paceline.testing.simulations import (
-    Rehearsal,
-    Rows,
-    brains_for,
-    broken_invariants,
-    falling,
-    spec_for,
-    table,
+    SimulatedStudy,
+    TableWorkload,
+    find_broken_invariants,
+    make_falling_curves,
+    make_parts,
+    make_spec,
+    make_table,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 V100 = "table:1=1,2=1.87,4=3.42,8=5.6"
 WORKS = st.lists(st.floats(0.0, 1e6), min_size=1, max_size=40)
 VESSELS = st.builds(
-    lambda least, **rest: Vessel(least=least, **{**rest, "span": max(rest["span"], int(least))}),
+    lambda least, **rest: SlotSupply(
+        least=least, **{**rest, "span": max(rest["span"], int(least))}
+    ),
     least=st.sampled_from([1 / 4, 1 / 3, 1 / 2, 1.0, 2.0, 3.0]),
     slots=st.integers(1, 16),
     span=st.integers(1, 8),
@@ -61,11 +63,13 @@ def trained(
     allocator: Allocator,
     cluster: Cluster,
     **spec: Any,  # noqa: ANN401 - fields of a study
-) -> Rehearsal:
+) -> SimulatedStudy:
     """Return a study in which an outside tuner had one group trained."""
-    trace = table([[1.0] * max(budgets)] * len(budgets))
-    brains = brains_for(trace, allocator=allocator, generator=Queued(configs=[]))
-    study = Rehearsal(spec_for(trace, standing=True, **spec), brains, Rows(trace), cluster)
+    trace = make_table([[1.0] * max(budgets)] * len(budgets))
+    parts = make_parts(trace, allocator=allocator, generator=Queued(configs=[]))
+    study = SimulatedStudy(
+        make_spec(trace, standing=True, **spec), parts, TableWorkload(trace), cluster
+    )
     return study.train([({"run": number}, until) for number, until in enumerate(budgets)])
 
 
@@ -74,14 +78,14 @@ def simulated(
     allocator: Allocator,
     cluster: Cluster,
     **spec: Any,  # noqa: ANN401 - fields of a study
-) -> Rehearsal:
+) -> SimulatedStudy:
     """Return a study of falling curves, played to its end."""
-    trace = table(falling(12, 27))
-    brains = brains_for(trace, policy=policy, allocator=allocator)
-    return Rehearsal(spec_for(trace, **spec), brains, Rows(trace), cluster).run()
+    trace = make_table(make_falling_curves(12, 27))
+    parts = make_parts(trace, policy=policy, allocator=allocator)
+    return SimulatedStudy(make_spec(trace, **spec), parts, TableWorkload(trace), cluster).run()
 
 
-def moves(study: Rehearsal) -> list[tuple[float, Resize]]:
+def moves(study: SimulatedStudy) -> list[tuple[float, Resize]]:
     """Return every Resize with its time."""
     return [
         (step.event.at, decision)
@@ -95,7 +99,7 @@ def moves(study: Rehearsal) -> list[tuple[float, Resize]]:
 
 
 def test_the_toy_of_fluids_slides_gets_the_widths_on_the_slide() -> None:
-    assert fill([30, 1, 1, 8], Vessel(5, 0.5, 4, linear)) == [3.0, 0.5, 0.5, 1.0]
+    assert share_slots([30, 1, 1, 8], SlotSupply(5, 0.5, 4, linear)) == [3.0, 0.5, 0.5, 1.0]
 
 
 @pytest.mark.parametrize("allocator", [FluidStatic, Fluid])
@@ -108,35 +112,35 @@ def test_a_group_of_the_toys_budgets_starts_with_these_widths(
 
 
 @given(works=WORKS, vessel=VESSELS)
-@settings(max_examples=2000)
+@settings(max_examples=500)
 def test_widths_never_exceed_the_slots_and_never_split_one_wrongly(
-    works: list[float], vessel: Vessel
+    works: list[float], vessel: SlotSupply
 ) -> None:
-    widths = fill(works, vessel)
-    assert vessel.used(widths) <= vessel.slots
+    widths = share_slots(works, vessel)
+    assert vessel.count_used(widths) <= vessel.slots
     for width in widths:
         assert width in {0.0, vessel.least} or (width == int(width) and 1 <= width <= vessel.span)
 
 
 @given(works=WORKS, vessel=VESSELS)
 @settings(max_examples=500)
-def test_nobody_waits_while_there_is_room_and_the_longest_never_does(
-    works: list[float], vessel: Vessel
+def test_no_trial_waits_while_slots_are_free_and_the_longest_never_waits(
+    works: list[float], vessel: SlotSupply
 ) -> None:
-    widths = fill(works, vessel)
+    widths = share_slots(works, vessel)
     if 0.0 in widths:
-        assert vessel.used([*widths, vessel.least]) > vessel.slots
+        assert vessel.count_used([*widths, vessel.least]) > vessel.slots
     longest = max(works)
     served = any(width for work, width in zip(works, widths, strict=True) if work == longest)
     assert served or vessel.least > vessel.slots
 
 
 @given(works=st.lists(st.floats(1.0, 1e3), min_size=1, max_size=20), slots=st.integers(1, 20))
-def test_what_is_left_over_goes_to_whoever_would_be_last(works: list[float], slots: int) -> None:
-    vessel = Vessel(slots, 1.0, slots, linear)
-    widths = fill(works, vessel)
+def test_leftover_slots_go_to_the_trial_that_would_end_last(works: list[float], slots: int) -> None:
+    vessel = SlotSupply(slots, 1.0, slots, linear)
+    widths = share_slots(works, vessel)
     if all(widths):
-        assert vessel.used(widths) == slots
+        assert vessel.count_used(widths) == slots
         end = max(work / width for work, width in zip(works, widths, strict=True))
         # All could end sooner only with more slots than there are.
         assert sum(math.floor(work / (end - 1e-9 * end)) + 1 for work in works) > slots
@@ -162,15 +166,16 @@ def ratios(kind: str, low: float, high: float, count: int) -> list[float]:
     return sorted(found)
 
 
+@pytest.mark.slow
 @pytest.mark.unmeasured
-def test_fluid_is_near_the_bound_where_trials_are_many() -> None:
+def test_fluid_is_near_the_bound_with_many_trials() -> None:
     found = ratios("many", 2.0, 4.0, 40)
     assert found[0] >= 1.0 - 1e-9
     assert found[math.ceil(0.95 * len(found)) - 1] <= 1.05
 
 
 @pytest.mark.unmeasured
-def test_fluid_is_near_the_bound_where_trials_are_few() -> None:
+def test_fluid_is_near_the_bound_with_few_trials() -> None:
     found = ratios("few", 0.3, 1.9, 40)
     assert found[0] >= 1.0 - 1e-9
     assert found[math.ceil(0.9 * len(found)) - 1] <= 1.15
@@ -189,7 +194,7 @@ def test_fluid_is_near_the_bound_where_trials_are_few() -> None:
         (Softmax(), 5, [3, 2, 0]),
     ],
 )
-def test_what_is_left_over_is_dealt_from_the_best_on(
+def test_leftover_slots_are_dealt_out_best_trial_first(
     allocator: Uniform, left: int, shares: list[int]
 ) -> None:
     assert allocator._share(left, [0.1, 0.2, 0.9], 3) == shares
@@ -200,9 +205,7 @@ def test_what_is_left_over_is_dealt_from_the_best_on(
     left=st.integers(0, 40),
     cap=st.integers(0, 8),
 )
-def test_leaders_share_out_what_there_is_and_no_more(
-    losses: list[float], left: int, cap: int
-) -> None:
+def test_leaders_get_no_more_slots_than_there_are(losses: list[float], left: int, cap: int) -> None:
     for allocator in (Uniform(), Top(), Softmax()):
         shares = allocator._share(left, sorted(losses), cap)
         assert sum(shares) == min(left, cap * len(losses))
@@ -210,17 +213,17 @@ def test_leaders_share_out_what_there_is_and_no_more(
 
 
 def test_with_a_deadline_hypersched_starts_fewer_and_its_last_hold_every_slot() -> None:
-    trace = table(falling(120, 600))
+    trace = make_table(make_falling_curves(120, 600))
     studies = []
     for policy, allocator in ((HyperSched(), Uniform()), (Asha(), Fixed())):
-        brains = brains_for(trace, policy=policy, allocator=allocator)
-        spec = spec_for(trace, span=8 if isinstance(allocator, Uniform) else 1)
+        parts = make_parts(trace, policy=policy, allocator=allocator)
+        spec = make_spec(trace, span=8 if isinstance(allocator, Uniform) else 1)
         cluster = Cluster(slots=8, setup_s=0.1, speed=parse_speedup(V100))
         spec = replace(spec, budget=Budget(deadline_s=90.0))
-        studies.append(Rehearsal(spec, brains, Rows(trace), cluster).run())
+        studies.append(SimulatedStudy(spec, parts, TableWorkload(trace), cluster).run())
     ours, plain = studies
     assert [launch.width for launch in ours.launches[:8]] == [1.0] * 8
-    gone = {ended.attempt for ended in ours.of(Ended) if ended.at < 90.0}
+    gone = {ended.attempt for ended in ours.list_entries(Ended) if ended.at < 90.0}
     last = [launch.width for launch in ours.launches if launch.attempt not in gone]
     assert sum(last) == 8.0
     assert max(last) > 2.0
@@ -228,12 +231,12 @@ def test_with_a_deadline_hypersched_starts_fewer_and_its_last_hold_every_slot() 
     assert ours.state.best_loss < plain.state.best_loss
 
 
-def test_time_that_is_left_when_the_leaders_are_done_goes_to_those_who_wait() -> None:
-    trace = table(falling(40, 60))
-    brains = brains_for(trace, policy=HyperSched(), allocator=Uniform())
-    spec = replace(spec_for(trace, span=8), budget=Budget(deadline_s=90.0))
+def test_time_left_after_the_leaders_goes_to_waiting_trials() -> None:
+    trace = make_table(make_falling_curves(40, 60))
+    parts = make_parts(trace, policy=HyperSched(), allocator=Uniform())
+    spec = replace(make_spec(trace, span=8), budget=Budget(deadline_s=90.0))
     cluster = Cluster(slots=8, speed=parse_speedup(V100))
-    study = Rehearsal(spec, brains, Rows(trace), cluster).run()
+    study = SimulatedStudy(spec, parts, TableWorkload(trace), cluster).run()
     assert study.state.end is not None
     assert study.state.end.cause is EndCause.DEADLINE
     assert sum(trial.epoch == 60 for trial in study.state.trials) > 1
@@ -242,7 +245,7 @@ def test_time_that_is_left_when_the_leaders_are_done_goes_to_those_who_wait() ->
 # Moves
 
 
-def test_a_move_is_made_only_where_it_pays() -> None:
+def test_a_move_is_made_only_if_it_pays() -> None:
     # The last two of three trials are alone on four slots; a move costs more than it gains.
     budgets = [40, 40, 4, 4]
     cheap = trained(budgets, Fluid(), Cluster(slots=4, setup_s=0.1), span=4)
@@ -272,19 +275,21 @@ def test_every_move_says_what_it_gains_and_what_it_costs() -> None:
 
 
 def test_wide_trials_make_room_for_a_new_group() -> None:
-    trace = table([[1.0] * 60] * 6)
-    brains = brains_for(trace, allocator=Fluid(), generator=Queued(configs=[]))
-    study = Rehearsal(spec_for(trace, standing=True, span=4), brains, Rows(trace), Cluster(slots=4))
+    trace = make_table([[1.0] * 60] * 6)
+    parts = make_parts(trace, allocator=Fluid(), generator=Queued(configs=[]))
+    study = SimulatedStudy(
+        make_spec(trace, standing=True, span=4), parts, TableWorkload(trace), Cluster(slots=4)
+    )
     first = [({"run": 0}, 60)]
     study.train(first, [({"run": number}, 60) for number in range(1, 4)])
     assert study.launches[0].width == 4.0
-    assert not broken_invariants(study.steps, brains_for(trace, allocator=Fluid()))
+    assert not find_broken_invariants(study.steps, make_parts(trace, allocator=Fluid()))
     assert all(trial.epoch == 60 for trial in study.state.trials)
 
 
 @pytest.mark.parametrize("allocator", [Fluid, FluidStatic, Uniform, Top, Softmax, Confidence])
 @pytest.mark.parametrize("policy", [Fifo, Asha, HyperSched])
-def test_nobody_starves_and_nothing_flaps(
+def test_no_trial_starves_and_no_width_flaps(
     policy: Callable[[], Policy], allocator: Callable[[], Allocator]
 ) -> None:
     cluster = Cluster(slots=5, setup_s=0.2, save_s=0.1, speed=parse_speedup("amdahl:0.9", 0.4))
@@ -296,7 +301,7 @@ def test_nobody_starves_and_nothing_flaps(
     assert cost <= 0.1 * study.state.slot_seconds + 0.3 * len(study.state.trials)
 
 
-def test_where_chances_are_equal_confidence_is_fluid() -> None:
+def test_with_equal_chances_confidence_is_fluid() -> None:
     cluster = Cluster(slots=5, setup_s=0.2, speed=parse_speedup(V100))
     steps = [
         trained([90, 40, 20, 10], allocator, cluster, pack=2, span=4).steps
@@ -333,9 +338,9 @@ def test_fewer_slots_cost_nothing_that_was_saved() -> None:
 # Speeds
 
 
-def _paces(durations: Mapping[float, Sequence[float]]) -> Paces:
+def _measure(durations: Mapping[float, Sequence[float]]) -> EpochTimes:
     """Return what is learned of one trial that took these seconds at each width, in turn."""
-    paces = Paces()
+    times = EpochTimes()
     attempt: Any = _Attempt()
     epoch = 0
     for number, (width, seconds) in enumerate(durations.items()):
@@ -343,8 +348,8 @@ def _paces(durations: Mapping[float, Sequence[float]]) -> Paces:
         for each in seconds:
             epoch += 1
             event = Reported(at=0.0, attempt=number, epoch=epoch, metrics={}, seconds=each)
-            paces.reported(attempt, event, width)
-    return paces
+            times.record_epoch(attempt, event, width)
+    return times
 
 
 class _Attempt:
@@ -357,8 +362,8 @@ class _Attempt:
 
 
 def test_before_anything_is_measured_speeds_are_the_stated_prior() -> None:
-    paces = Paces()
-    assert [round(paces.speed(width), 2) for width in (0.5, 1.0, 2.0, 4.0, 8.0)] == [
+    times = EpochTimes()
+    assert [round(times.speed(width), 2) for width in (0.5, 1.0, 2.0, 4.0, 8.0)] == [
         0.67,
         1.0,
         1.89,
@@ -368,12 +373,12 @@ def test_before_anything_is_measured_speeds_are_the_stated_prior() -> None:
 
 
 def test_measured_speeds_outweigh_the_prior() -> None:
-    paces = _paces({1.0: [8.0] * 30, 2.0: [7.0] * 30, 4.0: [6.0] * 30})
-    assert paces.speed(2.0) == pytest.approx(8 / 7, rel=0.1)
-    assert paces.speed(4.0) == pytest.approx(8 / 6, rel=0.15)
+    times = _measure({1.0: [8.0] * 30, 2.0: [7.0] * 30, 4.0: [6.0] * 30})
+    assert times.speed(2.0) == pytest.approx(8 / 7, rel=0.1)
+    assert times.speed(4.0) == pytest.approx(8 / 6, rel=0.15)
     # What was never measured is as far off the prior as its nearest neighbour.
-    assert paces.speed(8.0) < 3.0
-    assert paces.epoch_s(0) == pytest.approx(8.0, rel=0.1)
+    assert times.speed(8.0) < 3.0
+    assert times.epoch_s(0) == pytest.approx(8.0, rel=0.1)
 
 
 @given(
@@ -384,11 +389,11 @@ def test_measured_speeds_outweigh_the_prior() -> None:
     )
 )
 def test_no_noise_makes_a_speed_negative_or_infinite(durations: dict[float, list[float]]) -> None:
-    paces = _paces(durations)
+    times = _measure(durations)
     for width in (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0):
-        assert 1e-4 < paces.speed(width) < 1e4
-    assert 0 < paces.epoch_s(0) < math.inf
-    assert 0 < paces.epoch_s(99) < math.inf
+        assert 1e-4 < times.speed(width) < 1e4
+    assert 0 < times.epoch_s(0) < math.inf
+    assert 0 < times.epoch_s(99) < math.inf
 
 
 def test_packing_that_gains_nothing_is_given_up_after_one_slot_of_it() -> None:
@@ -403,7 +408,7 @@ def test_packing_that_gains_nothing_is_given_up_after_one_slot_of_it() -> None:
     assert shares[1] >= 9
 
 
-def _timed(study: Rehearsal) -> list[tuple[float, Launch]]:
+def _timed(study: SimulatedStudy) -> list[tuple[float, Launch]]:
     return [
         (step.event.at, decision)
         for step in study.steps
@@ -412,7 +417,7 @@ def _timed(study: Rehearsal) -> list[tuple[float, Launch]]:
     ]
 
 
-class Nobody:
+class NoDemands:
     """Demands while all attempts are about to leave their slots, and a new trial would come."""
 
     asking = None
@@ -421,7 +426,7 @@ class Nobody:
     def running(self) -> Iterator[Demand]:
         return iter(())
 
-    waiting = running
+    ready = running
 
     def speed(self, width: float) -> float:
         return width
@@ -433,6 +438,6 @@ class Nobody:
 @pytest.mark.parametrize(
     "allocator", [Fixed(), FluidStatic(), Fluid(), Confidence(), Uniform(), Top(), Softmax()]
 )
-def test_where_all_are_about_to_leave_nobody_is_moved(allocator: Allocator) -> None:
+def test_attempts_that_are_about_to_end_are_not_moved(allocator: Allocator) -> None:
     study = trained([1], Fixed(), Cluster(slots=1)).state
-    assert allocator.place(Nobody(), study) == {}
+    assert allocator.place(NoDemands(), study) == {}

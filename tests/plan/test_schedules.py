@@ -1,4 +1,4 @@
-"""Schedules that people know by name: their values, their domains, and with whom they share."""
+"""Named schedules: their values, their domains, and what they share."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paceline as pl
-from paceline.analysis.story import written
 from paceline.core.errors import SpecError
 from paceline.core.space import Space
+from paceline.core.text import format_config
 from paceline.plan.settings import (
-    canonical,
-    changing,
-    constant,
-    key,
+    canonicalize,
+    config_key,
+    is_changing,
+    is_constant,
+    list_stretches,
     setting_at,
-    spliced,
-    stretches,
+    splice,
     value_at,
 )
-from paceline.plan.tree import Tree, shared_until
+from paceline.plan.tree import Tree, last_shared_epoch
 
 EPOCHS = 24
 # Numbers as people write them: a product of two of them has no more than twelve digits.
@@ -35,13 +35,13 @@ spans = st.integers(1, EPOCHS)
 
 def values(schedule: Any, epochs: int = EPOCHS) -> list[Any]:  # noqa: ANN401
     """Return what a schedule puts in force in each epoch."""
-    config = canonical({"lr": schedule})
+    config = canonicalize({"lr": schedule})
     return [setting_at(config, epoch)["lr"] for epoch in range(epochs)]
 
 
 def shares(*schedules: Any) -> bool:  # noqa: ANN401
     """Say whether trials with these schedules are one path of the tree."""
-    paths = [stretches(canonical({"lr": each}), EPOCHS) for each in schedules]
+    paths = [list_stretches(canonicalize({"lr": each}), EPOCHS) for each in schedules]
     return all(path == paths[0] for path in paths)
 
 
@@ -117,10 +117,10 @@ def test_schedules_share_up_to_the_epoch_at_which_they_part(at: int) -> None:
     other = [value if epoch < at else 1.0 for epoch, value in enumerate(values(one))]
     tree: Tree[Any, Any] = Tree(EPOCHS)
     leaves = [
-        tree.insert(stretches(canonical({"lr": each}), EPOCHS))
+        tree.insert(list_stretches(canonicalize({"lr": each}), EPOCHS))
         for each in (one, pl.each_epoch(other))
     ]
-    assert shared_until(*leaves) == at
+    assert last_shared_epoch(*leaves) == at
 
 
 def test_every_argument_may_be_a_dimension_at_any_depth() -> None:
@@ -142,38 +142,40 @@ def test_every_argument_may_be_a_dimension_at_any_depth() -> None:
     assert len(space.dimensions) == 7
     drawn = random.Random(3)
     for _ in range(20):
-        config = canonical(space.fill(lambda dimension: dimension.at(drawn.random())))
-        assert not constant(config)
+        config = canonicalize(space.fill(lambda dimension: dimension.at(drawn.random())))
+        assert not is_constant(config)
         setting = setting_at(config, 20)
         assert setting["optimizer"] == {"kind": "sgd", "momentum": 0.9}
-        assert constant(setting)
-        assert canonical(config) == config
+        assert is_constant(setting)
+        assert canonicalize(config) == config
 
 
 def test_an_epoch_of_a_smooth_schedule_goes_straight_to_the_next_value() -> None:
-    lr = canonical({"lr": pl.smooth(pl.linear(0.0, 1.0, 2))})["lr"]
+    lr = canonicalize({"lr": pl.smooth(pl.linear(0.0, 1.0, 2))})["lr"]
     assert [value_at(lr, 0, progress) for progress in (0.0, 0.5, 1.0)] == [0.0, 0.25, 0.5]
     assert [value_at(lr, epoch) for epoch in range(4)] == [0.0, 0.5, 1.0, 1.0]
     assert [value_at(lr, 5, progress) for progress in (0.0, 1.0)] == [1.0, 1.0]
 
 
-def test_what_is_equal_only_at_the_beginnings_of_epochs_is_not_shared() -> None:
+def test_schedules_equal_only_at_the_beginnings_of_epochs_share_nothing() -> None:
     line = pl.linear(0.1, 1.0, 8)
     assert not shares(pl.smooth(line), line)
     # Smooth or not, it is the same once it does not change any more; and a constant never does.
-    ends = [stretches(canonical({"lr": each}), EPOCHS)[-1] for each in (pl.smooth(line), line)]
+    ends = [
+        list_stretches(canonicalize({"lr": each}), EPOCHS)[-1] for each in (pl.smooth(line), line)
+    ]
     assert ends[0] == ends[1]
     assert shares(pl.smooth(0.1), 0.1)
     assert shares(pl.smooth(pl.warmup(1.0, 8, factor=0.1)), pl.smooth(line))
 
 
 def test_a_fork_goes_on_from_a_schedule_with_another() -> None:
-    base = canonical({"lr": pl.smooth(pl.cosine(1.0, 8)), "wd": 1})
-    forked = spliced(base, 3, {"lr": pl.exponential(0.5, 0.5)}, 8)
+    base = canonicalize({"lr": pl.smooth(pl.cosine(1.0, 8)), "wd": 1})
+    forked = splice(base, 3, {"lr": pl.exponential(0.5, 0.5)}, 8)
     before = [setting_at(base, epoch)["lr"] for epoch in range(3)]
     after = values(pl.exponential(0.5, 0.5), 8)[3:]
     assert [setting_at(forked, epoch)["lr"] for epoch in range(8)] == before + after
-    assert forked == canonical(forked)
+    assert forked == canonicalize(forked)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +192,9 @@ def test_a_fork_goes_on_from_a_schedule_with_another() -> None:
         (lambda: pl.warmup(pl.piecewise([(0, "sgd"), (3, "adam")]), 5), "a schedule of numbers"),
         (lambda: pl.warmup(pl.smooth(pl.cosine(0.1, 5)), 5), "a schedule of numbers"),
         (lambda: pl.piecewise([(0, pl.cosine(0.1, 5)), (5, 0.1)]), "a piece holds a value"),
-        (lambda: canonical({"lr": {"each_epoch": "cosinus"}}), "cosine"),
-        (lambda: canonical({"lr": {"each_epoch": ["cosine"]}}), "schedule"),
-        (lambda: canonical({"lr": {"each_epoch": "linear", "start": 1}}), "needs start, end"),
+        (lambda: canonicalize({"lr": {"each_epoch": "cosinus"}}), "cosine"),
+        (lambda: canonicalize({"lr": {"each_epoch": ["cosine"]}}), "schedule"),
+        (lambda: canonicalize({"lr": {"each_epoch": "linear", "start": 1}}), "needs start, end"),
         (lambda: values(pl.exponential(10.0, 10.0), 400), "another schedule"),
         (lambda: values(pl.exponential(1e300, 1e300), 2), "another schedule"),
     ],
@@ -205,21 +207,23 @@ def test_a_schedule_that_cannot_be_followed_is_refused(write: Any, says: str) ->
 def test_a_drawn_argument_is_checked_when_it_is_known() -> None:
     space = Space({"lr": pl.cosine(0.1, pl.uniform(1, 5))})
     with pytest.raises(SpecError, match="a whole number of epochs"):
-        canonical(space.fill(lambda dimension: dimension.at(0.3)))
+        canonicalize(space.fill(lambda dimension: dimension.at(0.3)))
 
 
-def test_a_rule_is_told_as_it_was_written_and_stays_small_in_the_log() -> None:
-    config = canonical({"lr": pl.warmup(pl.cosine(0.1, 90), 5)})
-    assert changing(config["lr"])
+def test_a_rule_is_shown_as_it_was_written_and_stays_small_in_the_log() -> None:
+    config = canonicalize({"lr": pl.warmup(pl.cosine(0.1, 90), 5)})
+    assert is_changing(config["lr"])
     cosine = "cosine(epochs=90, floor=0, restarts=False, start=0.1)"
-    assert written(config) == f"lr=warmup(epochs=5, factor=0.1, schedule={cosine})"
-    assert len(key(config)) < 200
+    assert format_config(config) == f"lr=warmup(epochs=5, factor=0.1, schedule={cosine})"
+    assert len(config_key(config)) < 200
 
 
-def test_what_is_nested_or_smooth_is_told_in_words() -> None:
-    config = canonical({"lr": pl.smooth(pl.linear(0.0, 1.0, 4)), "opt": {"beta": 0.9, "name": "a"}})
-    assert written(setting_at(config, 1)) == "lr=0.25 to 0.5, opt={beta=0.9, name=a}"
+def test_nested_and_smooth_schedules_are_described_in_words() -> None:
+    config = canonicalize(
+        {"lr": pl.smooth(pl.linear(0.0, 1.0, 4)), "opt": {"beta": 0.9, "name": "a"}}
+    )
+    assert format_config(setting_at(config, 1)) == "lr=0.25 to 0.5, opt={beta=0.9, name=a}"
 
 
 def test_a_hyperparameter_may_be_named_like_a_schedule() -> None:
-    assert constant(canonical({"each_epoch": 3, "piecewise": "no"}))
+    assert is_constant(canonicalize({"each_epoch": 3, "piecewise": "no"}))

@@ -11,26 +11,26 @@ from hypothesis import strategies as st
 
 from paceline.core.errors import SpecError
 from paceline.plan.settings import (
-    canonical,
-    constant,
+    canonicalize,
+    config_key,
     each_epoch,
-    key,
+    is_constant,
+    list_stretches,
     piecewise,
     setting_at,
-    spliced,
-    stretches,
+    splice,
 )
-from paceline.plan.tree import Node, Tree, node_of, shared_until, way
+from paceline.plan.tree import Node, Tree, find_node, last_shared_epoch, path_to_root
 
 EPOCHS = 8
 values = st.sampled_from([0.1, 0.2, 0.3])
 tables = st.lists(values, min_size=EPOCHS, max_size=EPOCHS)
 
 
-def test_values_are_rounded_to_twelve_digits_at_the_door() -> None:
-    assert canonical({"lr": 0.1 + 0.2}) == {"lr": 0.3}
-    assert canonical({"b": 1, "a": (1.0, [2])}) == {"a": [1.0, [2]], "b": 1}
-    assert list(canonical({"b": 1, "a": 2})) == ["a", "b"]
+def test_values_are_rounded_to_twelve_digits() -> None:
+    assert canonicalize({"lr": 0.1 + 0.2}) == {"lr": 0.3}
+    assert canonicalize({"b": 1, "a": (1.0, [2])}) == {"a": [1.0, [2]], "b": 1}
+    assert list(canonicalize({"b": 1, "a": 2})) == ["a", "b"]
 
 
 def test_numbers_of_other_libraries_become_plain_ones() -> None:
@@ -38,7 +38,7 @@ def test_numbers_of_other_libraries_become_plain_ones() -> None:
         def item(self) -> float:
             return 0.25
 
-    assert canonical({"lr": Scalar()}) == {"lr": 0.25}
+    assert canonicalize({"lr": Scalar()}) == {"lr": 0.25}
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_numbers_of_other_libraries_become_plain_ones() -> None:
         {"lr": {"piecewise": [[0.5, 1]]}},
     ],
 )
-def test_what_cannot_be_trained_with_or_logged_is_refused(config: dict[str, Any]) -> None:
+def test_values_that_cannot_be_trained_with_or_logged_are_refused(config: dict[str, Any]) -> None:
     with pytest.raises(SpecError):
-        canonical(config)
+        canonicalize(config)
 
 
 def test_a_schedule_is_its_shortest_list_of_pieces() -> None:
@@ -75,12 +75,12 @@ def test_a_schedule_is_its_shortest_list_of_pieces() -> None:
 @given(tables)
 def test_schedules_that_agree_epoch_by_epoch_are_equal_however_written(table: list[float]) -> None:
     by_function = each_epoch(lambda epoch: table[epoch], EPOCHS)
-    by_pieces = canonical({"lr": {"piecewise": [[at, lr] for at, lr in enumerate(table)]}})["lr"]
+    by_pieces = canonicalize({"lr": {"piecewise": [[at, lr] for at, lr in enumerate(table)]}})["lr"]
     assert by_function == by_pieces
-    config = canonical({"lr": by_function})
+    config = canonicalize({"lr": by_function})
     assert [setting_at(config, epoch)["lr"] for epoch in range(EPOCHS)] == table
-    assert constant(config) == (len(set(table)) == 1)
-    ends = [until for until, _ in stretches(config, EPOCHS)]
+    assert is_constant(config) == (len(set(table)) == 1)
+    ends = [until for until, _ in list_stretches(config, EPOCHS)]
     changes = [e for e in range(1, EPOCHS) if table[e] != table[e - 1]]
     assert ends == [*changes, EPOCHS]
 
@@ -89,16 +89,16 @@ def test_schedules_that_agree_epoch_by_epoch_are_equal_however_written(table: li
 def test_a_spliced_config_is_the_old_one_up_to_there_and_then_the_new(
     old: list[float], new: list[float], at: int
 ) -> None:
-    base = canonical({"lr": each_epoch(lambda e: old[e], EPOCHS), "wd": 1})
-    changed = spliced(base, at, {"lr": each_epoch(lambda e: new[e], EPOCHS)}, EPOCHS)
+    base = canonicalize({"lr": each_epoch(lambda e: old[e], EPOCHS), "wd": 1})
+    changed = splice(base, at, {"lr": each_epoch(lambda e: new[e], EPOCHS)}, EPOCHS)
     seen = [setting_at(changed, epoch)["lr"] for epoch in range(EPOCHS)]
     assert seen == [*old[:at], *new[at:]]
     assert changed["wd"] == 1
-    assert changed == canonical(changed)
+    assert changed == canonicalize(changed)
 
 
 def test_a_value_the_source_does_not_have_holds_from_the_start() -> None:
-    assert spliced({"lr": 1}, 3, {"wd": 2}, EPOCHS) == {"lr": 1, "wd": 2}
+    assert splice({"lr": 1}, 3, {"wd": 2}, EPOCHS) == {"lr": 1, "wd": 2}
 
 
 class Walk:
@@ -112,7 +112,7 @@ class Run:
     """An attempt, as far as the tree cares."""
 
     epoch = 0
-    parked = False
+    saves_here = False
 
 
 @given(st.lists(st.tuples(tables, tables), min_size=1, max_size=7))
@@ -122,32 +122,34 @@ def test_two_trials_share_exactly_the_epochs_over_which_all_settings_agree(
     tree: Tree[Walk, Run] = Tree(EPOCHS)
     leaves: list[Node[Walk, Run]] = []
     for lr, wd in drawn:
-        config = canonical(
+        config = canonicalize(
             {
                 "lr": each_epoch(lambda e, lr=lr: lr[e], EPOCHS),  # type: ignore[misc]
                 "wd": each_epoch(lambda e, wd=wd: wd[e], EPOCHS),  # type: ignore[misc]
             }
         )
-        leaves.append(tree.insert(stretches(config, EPOCHS)))
+        leaves.append(tree.insert(list_stretches(config, EPOCHS)))
     paths = [list(zip(lr, wd, strict=True)) for lr, wd in drawn]
     for one, a in zip(leaves, paths, strict=True):
         for other, b in zip(leaves, paths, strict=True):
             agree = next((e for e in range(EPOCHS) if a[e] != b[e]), EPOCHS)
-            assert shared_until(one, other) == agree
+            assert last_shared_epoch(one, other) == agree
             for epoch in range(1, EPOCHS + 1):
-                same = node_of(one, epoch).birth == node_of(other, epoch).birth
+                same = find_node(one, epoch).origin == find_node(other, epoch).origin
                 assert same == (epoch <= agree)
     # The tree holds each distinct epoch once.
     distinct = {tuple(path[: epoch + 1]) for path in paths for epoch in range(EPOCHS)}
     assert sum(node.end - node.start for node in tree.nodes()) == len(distinct)
     for leaf in leaves:
-        assert way(leaf)[0].end == EPOCHS
-        assert way(leaf)[-1].start == 0
+        assert path_to_root(leaf)[0].end == EPOCHS
+        assert path_to_root(leaf)[-1].start == 0
 
 
-def test_keys_are_equal_exactly_where_settings_are() -> None:
-    assert key(canonical({"a": 1, "b": 0.3})) == key(canonical({"b": 0.1 + 0.2, "a": 1}))
-    assert key({"a": 1}) != key({"a": 1.0}) != key({"a": True})
+def test_keys_are_equal_exactly_if_settings_are() -> None:
+    assert config_key(canonicalize({"a": 1, "b": 0.3})) == config_key(
+        canonicalize({"b": 0.1 + 0.2, "a": 1})
+    )
+    assert config_key({"a": 1}) != config_key({"a": 1.0}) != config_key({"a": True})
 
 
 def test_two_equal_domains_of_a_schedule_are_two_dimensions() -> None:

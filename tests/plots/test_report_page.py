@@ -1,4 +1,4 @@
-"""The report in a real browser: what is drawn, what a click does, and what a study cannot do."""
+"""The report in a real browser: figures, clicks, and hostile text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from build import Played, table
+from extreme_studies import degenerate_logs, make_hostile_log, write_log_by_hand
 from playwright.sync_api import sync_playwright
-from test_figures import by_hand, degenerate, hostile
+from small_studies import SmallStudy, make_table
+from waiting import LIMIT_S
 
 from paceline.api.simulation import Simulation
 from paceline.plots.figures import FIGURES
@@ -31,28 +32,34 @@ SCREENS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, as it is installed on this machine."""
+    """The Chromium that is installed on this machine."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip(f"no browser is installed: none of {', '.join(BROWSERS)} is on the path")
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"], timeout=1000 * LIMIT_S
+        )
         yield chromium
         chromium.close()
 
 
 @pytest.fixture
 def shown(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:  # noqa: ANN401
-    """A function that opens the report of a log; whatever the page complains about fails."""
+    """A function that opens the report of a log; an error on the page fails the test."""
     contexts, heard = [], []
 
     def show(steps: list[Step], screen: str = "light", **options: Any) -> Any:  # noqa: ANN401
         path = write_report(steps, tmp_path / "report.html", **options)
         contexts.append(browser.new_context(**SCREENS[screen]))
+        contexts[-1].set_default_timeout(1000 * LIMIT_S)
         page = contexts[-1].new_page()
         page.on("console", lambda message: heard.append(message.text))
         page.on("pageerror", lambda error: heard.append(str(error)))
-        page.on("request", lambda request: heard.append(request.url) if foreign(request) else None)
+        page.on(
+            "request",
+            lambda request: heard.append(request.url) if is_network_request(request) else None,
+        )
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-drawn=yes]", state="attached")
         return page
@@ -63,11 +70,11 @@ def shown(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:  # noqa
     assert heard == []
 
 
-def foreign(request: Any) -> bool:  # noqa: ANN401
+def is_network_request(request: Any) -> bool:  # noqa: ANN401
     return not request.url.startswith(("file:", "data:", "blob:"))
 
 
-def simulated(**options: Any) -> list[Step]:  # noqa: ANN401
+def simulate_log(**options: Any) -> list[Step]:  # noqa: ANN401
     steps: list[Step] = []
     Simulation(source="families:epochs=12", trials=30, **options).run(remember=steps.extend)
     return steps
@@ -79,10 +86,8 @@ def first_cells(page: Any, count: int = 4) -> list[str]:  # noqa: ANN401
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_every_figure_is_drawn_and_nothing_is_wider_than_the_screen(
-    shown: Callable[..., Any], screen: str
-) -> None:
-    page = shown(simulated(), screen)
+def test_every_figure_is_drawn_and_fits_the_screen(shown: Callable[..., Any], screen: str) -> None:
+    page = shown(simulate_log(), screen)
     assert page.locator(".plot .main-svg").count() >= len(FIGURES)
     drawn = page.evaluate(
         "[...document.querySelectorAll('.plot')].map(plot =>"
@@ -94,18 +99,18 @@ def test_every_figure_is_drawn_and_nothing_is_wider_than_the_screen(
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("name", sorted(degenerate()))
-def test_a_page_with_little_to_show_is_whole(shown: Callable[..., Any], name: str) -> None:
-    page = shown(degenerate()[name])
+@pytest.mark.parametrize("name", sorted(degenerate_logs()))
+def test_the_page_of_a_small_study_is_complete(shown: Callable[..., Any], name: str) -> None:
+    page = shown(degenerate_logs()[name])
     assert page.locator(".plot").count() == len(FIGURES)
     assert page.locator("h1").inner_text()
 
 
-def test_a_click_on_a_heading_sorts_and_a_second_one_turns_the_order(
+def test_a_click_on_a_heading_sorts_and_a_second_one_reverses(
     shown: Callable[..., Any],
 ) -> None:
     losses = [[3.0], [1.0], [math.nan], [2.0]]
-    page = shown(Played(table(losses), epochs=1).run().steps)
+    page = shown(SmallStudy(make_table(losses), epochs=1).run().steps)
     assert first_cells(page) == ["1", "3", "0", "2"], "best first, without a number last"
     page.locator("#trials th button").first.click()
     assert first_cells(page) == ["0", "1", "2", "3"]
@@ -114,8 +119,8 @@ def test_a_click_on_a_heading_sorts_and_a_second_one_turns_the_order(
     assert page.locator("th[aria-sort=descending]").inner_text() == "trial"
 
 
-def test_a_click_on_a_row_tells_its_story(shown: Callable[..., Any]) -> None:
-    page = shown(by_hand())
+def test_a_click_on_a_row_shows_its_story(shown: Callable[..., Any]) -> None:
+    page = shown(write_log_by_hand())
     assert page.locator("tr.story").count() == 0
     page.locator("tr.trial", has_text="failed").click()
     assert "out of memory" in page.locator("tr.story").inner_text()
@@ -124,14 +129,14 @@ def test_a_click_on_a_row_tells_its_story(shown: Callable[..., Any]) -> None:
 
 
 def test_a_filter_keeps_the_rows_that_have_all_words(shown: Callable[..., Any]) -> None:
-    page = shown(by_hand())
+    page = shown(write_log_by_hand())
     page.fill("#filter", "failed lr=0.1")
     assert first_cells(page) == ["1"]
     assert page.locator("#count").inner_text() == "1 of 2"
 
 
-def test_a_long_table_is_shown_piece_by_piece(shown: Callable[..., Any]) -> None:
-    page = shown(simulated())
+def test_a_long_table_is_shown_in_pieces(shown: Callable[..., Any]) -> None:
+    page = shown(simulate_log())
     assert page.locator("tr.trial").count() == 25
     page.get_by_role("button", name="Show 5 more of 5").click()
     assert page.locator("tr.trial").count() == 30
@@ -139,7 +144,7 @@ def test_a_long_table_is_shown_piece_by_piece(shown: Callable[..., Any]) -> None
 
 
 def test_a_click_on_a_curve_opens_that_trial(shown: Callable[..., Any]) -> None:
-    page = shown(by_hand())
+    page = shown(write_log_by_hand())
     page.evaluate(
         "document.querySelector('[data-figure=curves]')"
         ".emit('plotly_click', {points: [{customdata: 0}]})"
@@ -147,8 +152,10 @@ def test_a_click_on_a_curve_opens_that_trial(shown: Callable[..., Any]) -> None:
     assert page.locator("tr.trial.open").get_attribute("data-trial") == "0"
 
 
-def test_what_a_study_holds_is_shown_and_never_run(shown: Callable[..., Any]) -> None:
-    page = shown(hostile(), store="</script><script>hacked=1</script>", again="<b>again</b>")
+def test_text_of_a_study_is_shown_and_never_run(shown: Callable[..., Any]) -> None:
+    page = shown(
+        make_hostile_log(), store="</script><script>hacked=1</script>", again="<b>again</b>"
+    )
     page.locator("tr.trial").first.click()
     assert page.evaluate("typeof hacked") == "undefined"
     assert page.locator("img").count() == page.locator("b b, pre b, td b").count() == 0
@@ -156,8 +163,8 @@ def test_what_a_study_holds_is_shown_and_never_run(shown: Callable[..., Any]) ->
     assert "</script>" in page.locator("pre").last.inner_text()
 
 
-def test_a_page_follows_the_reader_s_scheme(shown: Callable[..., Any]) -> None:
-    page = shown(by_hand(), "dark")
+def test_the_page_follows_the_light_or_dark_scheme(shown: Callable[..., Any]) -> None:
+    page = shown(write_log_by_hand(), "dark")
     ink = "document.querySelector('[data-figure=curves]').layout.font.color"
     dark = page.evaluate(ink)
     page.emulate_media(color_scheme="light")

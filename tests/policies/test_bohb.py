@@ -1,4 +1,4 @@
-"""BOHB is put together from parts: hyperband judges, TPE proposes from what the rungs told."""
+"""BOHB combines two parts: Hyperband judges, TPE proposes from the results at the rungs."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def ends(steps: list[Step]) -> list[float]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_halving_stopped_and_kept_tells_where_to_look(seed: int) -> None:
+def test_the_sampler_learns_from_the_trials_that_halving_stopped(seed: int) -> None:
     _, steps = simulated(seed)
     later = ends(steps)[-40:]
     assert mean(later) > 0.8  # of 0.1 to 0.95
     assert mean(later) > mean(ends(simulated(seed, None)[1])[-40:]) + 0.2
 
 
-def test_resumed_in_the_middle_it_ends_the_same() -> None:
+def test_a_study_resumed_in_the_middle_ends_the_same() -> None:
     simulation, steps = simulated(0)
     again = steps[: len(steps) // 2]
     simulation.resume(list(again), remember=again.extend)

@@ -1,20 +1,21 @@
-"""Forecasts that are used, scored, corrected and given up: early_term, foresight and the oracle."""
+"""Predictive termination: decisions by forecasts, their calibration, and the oracle."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
-from build import Played, table
+from small_studies import SmallStudy, make_table
 
 from paceline.core.decisions import AskForecast, Stop
 from paceline.core.errors import SpecError
+from paceline.core.forecast_quantiles import LEVELS, Forecast
 from paceline.core.ports import History
 from paceline.core.rng import stream
-from paceline.core.values import LEVELS, NO_LOSS, Forecast, Status
+from paceline.core.values import NO_LOSS, Status
 from paceline.engines.sim.oracle import Oracle
-from paceline.engines.sim.trace_workload import Recorded
-from paceline.machine.calibration import Foresight
+from paceline.engines.sim.trace_workload import TraceWorkload
+from paceline.machine.calibration import Calibration
 from paceline.policies.early_term import EarlyTerm
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def seer(trace: Trace) -> Oracle:
-    return Oracle(Recorded(trace), sign=1.0 if trace.header.mode == "min" else -1.0)
+    return Oracle(TraceWorkload(trace), sign=1.0 if trace.header.mode == "min" else -1.0)
 
 
 class Optimist:
-    """Is sure that every curve falls to zero."""
+    """Forecasts that every curve falls to zero, with certainty."""
 
     others = 0
 
@@ -37,7 +38,7 @@ class Optimist:
 
 
 class Mute:
-    """Never has an answer."""
+    """Never has a forecast."""
 
     others = 0
 
@@ -46,7 +47,7 @@ class Mute:
 
 
 # Two that end low, of which one starts slowly, and two that start well and end high.
-CROSSING = table(
+CROSSING = make_table(
     [
         [1.0 - 0.04 * k for k in range(20)],
         [0.9] * 10 + [0.9 - 0.08 * k for k in range(10)],
@@ -56,11 +57,13 @@ CROSSING = table(
 )
 
 
-def test_who_cannot_win_is_stopped_at_the_first_boundary_and_who_will_win_goes_on() -> None:
-    played = Played(CROSSING, EarlyTerm(), slots=4, curves=seer(CROSSING)).run()
-    # Trial 2 holds the best loss until trial 0 has passed it: nobody with the best is stopped.
+def test_a_trial_that_cannot_win_is_stopped_at_the_first_boundary_and_the_winner_trains_on() -> (
+    None
+):
+    played = SmallStudy(CROSSING, EarlyTerm(), slots=4, curves=seer(CROSSING)).run()
+    # Trial 2 has the best loss until trial 0 has passed it: the best trial is never stopped.
     assert [trial.epoch for trial in played.state.trials] == [20, 20, 14, 2]
-    first, _ = played.of(Stop)
+    first, _ = played.list_entries(Stop)
     assert first.trial == 3
     assert "chance to reach loss 0.5 at epoch 20 is 0.0%, below 5%" in first.why
 
@@ -70,40 +73,42 @@ def test_a_boundary_is_a_tenth_of_the_epochs_unless_it_is_given() -> None:
         (EarlyTerm(), list(range(2, 20, 2))),
         (EarlyTerm(boundary=7), [7, 14]),
     ):
-        played = Played(CROSSING, policy, curves=Mute()).run()
-        asked = [ask.epoch for ask in played.of(AskForecast) if ask.trial == 0]
+        played = SmallStudy(CROSSING, policy, curves=Mute()).run()
+        asked = [ask.epoch for ask in played.list_entries(AskForecast) if ask.trial == 0]
         assert asked == boundaries
 
 
-def test_without_an_answer_every_trial_goes_on() -> None:
-    played = Played(CROSSING, EarlyTerm(), slots=2, curves=Mute()).run()
+def test_without_a_forecast_every_trial_trains_on() -> None:
+    played = SmallStudy(CROSSING, EarlyTerm(), slots=2, curves=Mute()).run()
     assert all(trial.status is Status.FINISHED for trial in played.state.trials)
 
 
 def test_training_goes_on_while_the_forecast_is_computed() -> None:
     cluster = {"forecast_s": 3.5}
-    played = Played(CROSSING, EarlyTerm(), slots=4, cluster=cluster, curves=seer(CROSSING)).run()
+    played = SmallStudy(
+        CROSSING, EarlyTerm(), slots=4, cluster=cluster, curves=seer(CROSSING)
+    ).run()
     # Asked at epoch 2, answered three and a half epochs later.
     assert played.state.trials[3].epoch == 5
 
 
-def test_forecasts_that_are_worse_than_the_base_rate_give_way_to_rank() -> None:
+def test_forecasts_worse_than_the_base_rate_are_replaced_by_ranks() -> None:
     curves = [[0.5 + 0.01 * number] * 20 for number in range(30)]
-    played = Played(table(curves), EarlyTerm(), slots=2, curves=Optimist()).run()
-    ranked = [stop for stop in played.of(Stop) if "by rank" in stop.why]
+    played = SmallStudy(make_table(curves), EarlyTerm(), slots=2, curves=Optimist()).run()
+    ranked = [stop for stop in played.list_entries(Stop) if "by rank" in stop.why]
     assert ranked
     assert "forecasts have been worse than the base rate: Brier score 0." in ranked[0].why
     assert all(trial.loss > 0.5 for trial in played.state.trials if not trial.alive and trial.id)
 
 
 @pytest.mark.parametrize("given", [{"boundary": 0}, {"delta": 0.0}, {"delta": 1.0}])
-def test_what_cannot_be_meant_is_refused(given: dict[str, float]) -> None:
-    with pytest.raises(SpecError, match="cannot be meant"):
+def test_invalid_parameters_are_refused(given: dict[str, float]) -> None:
+    with pytest.raises(SpecError, match="is invalid"):
         EarlyTerm(**given)  # type: ignore[arg-type]
 
 
-def test_the_oracle_says_what_comes_and_how_runs_that_end_early_stay() -> None:
-    trace = table([[0.5, 0.4, 0.3], [0.9, float("nan")]], epochs=3)
+def test_the_oracle_forecasts_the_recorded_values_and_the_last_value_after_an_early_end() -> None:
+    trace = make_table([[0.5, 0.4, 0.3], [0.9, float("nan")]], epochs=3)
     oracle = seer(trace)
     first, second = (
         History(losses=[], horizons=(2, 3), epochs=3, config=run.config) for run in trace.runs
@@ -118,52 +123,52 @@ def test_the_oracle_says_what_comes_and_how_runs_that_end_early_stay() -> None:
 
 
 def spread(middle: float, width: float) -> Forecast:
-    """Return a forecast for epoch 9: uniform around the middle."""
+    """Return a forecast for epoch 9, uniform around the middle."""
     return Forecast((9,), (tuple(middle + width * (level - 0.5) for level in LEVELS),))
 
 
-def test_chances_of_a_model_that_is_too_sure_are_drawn_outwards() -> None:
-    foresight = Foresight()
+def test_chances_of_an_overconfident_model_are_widened() -> None:
+    calibration = Calibration()
     narrow = spread(0.5, 0.1)  # while losses are spread over the whole of 0 to 1
-    before = foresight.chance(narrow, 9, 0.46)
+    before = calibration.chance(narrow, 9, 0.46)
     for number in range(500):
-        foresight.given(number, narrow, NO_LOSS)
-        foresight.reached(number, 9, stream(1, number).random())
+        calibration.add_forecast(number, narrow, NO_LOSS)
+        calibration.record_loss(number, 9, stream(1, number).random())
     assert before == pytest.approx(0.1)
-    assert foresight.chance(narrow, 9, 0.46) == pytest.approx(0.44, abs=0.06)
-    assert foresight.chance(narrow, 9, 0.5) == pytest.approx(0.5, abs=0.06)
-    assert foresight.coverage is not None
-    assert foresight.coverage[0] == pytest.approx(0.08, abs=0.04)
+    assert calibration.chance(narrow, 9, 0.46) == pytest.approx(0.44, abs=0.06)
+    assert calibration.chance(narrow, 9, 0.5) == pytest.approx(0.5, abs=0.06)
+    assert calibration.coverage is not None
+    assert calibration.coverage[0] == pytest.approx(0.08, abs=0.04)
 
 
-def test_chances_of_an_honest_model_stay_as_they_are() -> None:
-    foresight = Foresight()
-    honest = spread(0.5, 1.0)
+def test_chances_of_a_calibrated_model_are_unchanged() -> None:
+    calibration = Calibration()
+    wide = spread(0.5, 1.0)
     for number in range(500):
-        foresight.given(number, honest, 0.3)
-        foresight.reached(number, 9, stream(2, number).random())
+        calibration.add_forecast(number, wide, 0.3)
+        calibration.record_loss(number, 9, stream(2, number).random())
     for loss in (0.02, 0.1, 0.3, 0.5, 0.8, 0.99):
-        assert foresight.chance(honest, 9, loss) == pytest.approx(loss, abs=0.05)
-    assert foresight.coverage == pytest.approx((0.8, 0.95), abs=0.05)
-    assert foresight.distrust == ""
+        assert calibration.chance(wide, 9, loss) == pytest.approx(loss, abs=0.05)
+    assert calibration.coverage == pytest.approx((0.8, 0.95), abs=0.05)
+    assert calibration.distrust == ""
 
 
 def test_a_corrected_chance_grows_with_the_loss_and_stays_a_probability() -> None:
-    foresight = Foresight()
+    calibration = Calibration()
     row = spread(0.5, 0.2)
     for number in range(60):
-        foresight.given(number, row, 0.4)
-        foresight.reached(number, 9, stream(3, number).random() ** 2)
-    chances = [foresight.chance(row, 9, k / 200) for k in range(-20, 221)]
+        calibration.add_forecast(number, row, 0.4)
+        calibration.record_loss(number, 9, stream(3, number).random() ** 2)
+    chances = [calibration.chance(row, 9, k / 200) for k in range(-20, 221)]
     assert chances == sorted(chances)
     assert chances[0] >= 0.0
     assert chances[-1] <= 1.0
 
 
 def test_a_trial_that_ended_leaves_nothing_to_score() -> None:
-    foresight = Foresight()
-    foresight.given(1, spread(0.5, 1.0), 0.3)
-    foresight.forget(1)
-    foresight.reached(1, 9, 0.5)
-    assert foresight.met == 0
-    assert foresight.coverage is None
+    calibration = Calibration()
+    calibration.add_forecast(1, spread(0.5, 1.0), 0.3)
+    calibration.forget(1)
+    calibration.record_loss(1, 9, 0.5)
+    assert calibration.met == 0
+    assert calibration.coverage is None

@@ -7,10 +7,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from build import Played, table
 from hypothesis import given
 from hypothesis import strategies as st
-from test_asha import Naive, Told, tables
+from naive_asha import NaiveAsha, NaiveReport, random_tables
+from small_studies import SmallStudy, make_table
 
 from paceline.core.decisions import Go, Pause
 from paceline.core.errors import SpecError
@@ -18,8 +18,8 @@ from paceline.core.events import Reported
 from paceline.policies.pasha import Pasha
 
 
-class NaivePasha(Naive):
-    """PASHA that works everything out again from all reports whenever it is asked."""
+class NaivePasha(NaiveAsha):
+    """PASHA that computes everything from all reports at every call."""
 
     def __init__(
         self, curves: list[list[float]], seconds: list[float], slots: int, eta: int
@@ -34,18 +34,20 @@ class NaivePasha(Naive):
         self.levels = every
         if found is not None or not self.closed or self.idle < self.slots:
             return found
-        losses = [(self.loss(told.trial, told.epoch), at) for at, told in enumerate(self.told)]
+        losses = [(self.loss(seen.trial, seen.epoch), at) for at, seen in enumerate(self.reports)]
         loss, at = min(losses, default=(math.inf, 0))
-        best = max((t for t in self.told if t.trial == self.told[at].trial), key=lambda t: t.epoch)
+        best = max(
+            (t for t in self.reports if t.trial == self.reports[at].trial), key=lambda t: t.epoch
+        )
         over = best.epoch == len(self.curves[best.trial])
         return None if math.isinf(loss) or over else (best.trial, best.epoch)
 
     def top(self) -> int:
         """Return the place of the highest rung in use."""
         top, eps, there = min(1, len(self.levels) - 1), 0.0, []
-        for told in self.told:
-            curve = [self.loss(told.trial, epoch + 1) for epoch in range(told.epoch)]
-            if top == len(self.levels) - 1 or told.epoch != self.levels[top]:
+        for report in self.reports:
+            curve = [self.loss(report.trial, epoch + 1) for epoch in range(report.epoch)]
+            if top == len(self.levels) - 1 or report.epoch != self.levels[top]:
                 continue
             if math.isinf(curve[-1]):
                 continue
@@ -62,7 +64,7 @@ class NaivePasha(Naive):
 
 
 def back_and_forth(one: list[float], other: list[float]) -> bool:
-    """Say whether one was ahead, then the other, then the first again."""
+    """Return whether one curve was ahead, then the other, then the first again."""
     signs = [(a > b) - (a < b) for a, b in zip(one, other, strict=True)]
     return any(
         a and a == -b and a == c
@@ -71,62 +73,67 @@ def back_and_forth(one: list[float], other: list[float]) -> bool:
     )
 
 
-@given(tables(), st.integers(1, 4), st.integers(2, 4))
-def test_pasha_agrees_report_by_report_with_a_naive_one(
+@given(random_tables(), st.integers(1, 4), st.integers(2, 4))
+def test_pasha_agrees_with_a_naive_implementation_at_every_report(
     drawn: tuple[list[list[float]], list[float]], slots: int, eta: int
 ) -> None:
     curves, seconds = drawn
-    played = Played(table(curves, seconds=seconds), Pasha(eta=eta, first=1), slots=slots).run()
+    played = SmallStudy(
+        make_table(curves, seconds=seconds), Pasha(eta=eta, first=1), slots=slots
+    ).run()
     leads = {attempt.attempt: attempt.trial for attempt in played.launches}
-    told = [Told(event.at, leads[event.attempt], event.epoch) for event in played.of(Reported)]
+    reports = [
+        NaiveReport(event.at, leads[event.attempt], event.epoch)
+        for event in played.list_entries(Reported)
+    ]
     naive = NaivePasha(curves, seconds, slots, eta).run()
-    assert [(t.trial, t.epoch) for t in told] == [(n.trial, n.epoch) for n in naive]
-    assert [t.at for t in told] == pytest.approx([n.at for n in naive])
+    assert [(t.trial, t.epoch) for t in reports] == [(n.trial, n.epoch) for n in naive]
+    assert [t.at for t in reports] == pytest.approx([n.at for n in naive])
 
 
-def test_while_the_order_is_settled_nobody_but_the_best_trains_on() -> None:
-    # Rungs 1, 2, 4 and 8. Half of each may go on; the order at 2 is the order at 1.
+def test_while_the_ranking_is_settled_only_the_best_trains_on() -> None:
+    # Rungs 1, 2, 4 and 8. Half of each is promoted; the ranking at 2 is the ranking at 1.
     curves = [[loss] * 8 for loss in (4.0, 3.0, 2.0, 1.0)]
-    played = Played(table(curves), Pasha(eta=2, first=1)).run()
+    played = SmallStudy(make_table(curves), Pasha(eta=2, first=1)).run()
     assert [trial.epoch for trial in played.state.trials] == [1, 2, 2, 8]
-    assert [pause.why for pause in played.of(Pause) if pause.trial == 2] == [
+    assert [pause.why for pause in played.list_entries(Pause) if pause.trial == 2] == [
         "loss 2 at epoch 2: the order of the best 2 is that at epoch 1, give or take 0, so "
         "further training would tell nothing"
     ]
-    assert [(go.trial, go.until, go.why) for go in played.of(Go)][3:] == [
-        (3, 4, "no new trials come, nobody is promoted, and it is the best, at epoch 2"),
-        (3, 8, "no new trials come, nobody is promoted, and it is the best, at epoch 4"),
+    assert [(go.trial, go.until, go.why) for go in played.list_entries(Go)][3:] == [
+        (3, 4, "no new trials come, none is promoted, and it is the best, at epoch 2"),
+        (3, 8, "no new trials come, none is promoted, and it is the best, at epoch 4"),
     ]
 
 
-def test_when_the_order_changes_between_the_highest_two_rungs_one_is_added() -> None:
+def test_a_rung_is_added_when_the_ranking_changes_between_the_highest_two() -> None:
     # Trial 1 is behind trial 2 at epoch 1 and ahead of it at epoch 2.
     curves = [[4.0] * 8, [3.0] + [0.5] * 7, [2.0] * 8, [1.0] * 8]
-    played = Played(table(curves), Pasha(eta=2, first=1)).run()
-    assert [(go.trial, go.until, go.why) for go in played.of(Go)][2:4] == [
+    played = SmallStudy(make_table(curves), Pasha(eta=2, first=1)).run()
+    assert [(go.trial, go.until, go.why) for go in played.list_entries(Go)][2:4] == [
         (1, 4, "it is among the best 1 of 2 at epoch 2"),
         (3, 2, "it is among the best 2 of 4 at epoch 1"),
     ]
 
 
 @pytest.mark.parametrize(("third", "added"), [(1.08, False), (1.15, True)])
-def test_a_change_of_order_within_the_noise_is_none(third: float, added: bool) -> None:
+def test_a_change_of_ranking_within_the_noise_does_not_count(third: float, added: bool) -> None:
     # Two curves that cross at epochs 2 and 3 end 0.1 apart: eps. The third overtakes both.
     first, second = [1.0, 2.0, *[1.0] * 22], [1.1, 1.9, *[1.1] * 22]
     curves = [first, second, [3.0, 3.0, third, *[0.95] * 21]]
     hopeless = [[10.0] * 24] * 3
     mixed = [curve for pair in zip(hopeless, curves, strict=True) for curve in pair]
-    played = Played(table(mixed), Pasha(eta=2, first=3)).run()
-    (why,) = [go.why for go in played.of(Go) if go.until == 12]
+    played = SmallStudy(make_table(mixed), Pasha(eta=2, first=3)).run()
+    (why,) = [go.why for go in played.list_entries(Go) if go.until == 12]
     assert why.startswith("it is among the best" if added else "no new trials come")
 
 
 def test_a_study_of_one_epoch_needs_no_rungs() -> None:
-    played = Played(table([[2.0], [1.0]]), Pasha()).run()
+    played = SmallStudy(make_table([[2.0], [1.0]]), Pasha()).run()
     assert [trial.epoch for trial in played.state.trials] == [1, 1]
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_invalid_parameters_are_refused() -> None:
     for wrong in ({"eta": 1}, {"first": 0}):
-        with pytest.raises(SpecError, match="cannot be meant"):
+        with pytest.raises(SpecError, match="is invalid"):
             Pasha(**wrong)

@@ -1,4 +1,4 @@
-"""PBT against a naive re-implementation, case by case, and live: forks go on bit for bit."""
+"""PBT against a naive re-implementation, case by case, and live, with bit-exact forks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_exact_resume import images, same, small_network
+from small_networks import is_equal, make_images, make_network
 
 import paceline as pl
-from paceline.analysis.sharing import sharing_of
-from paceline.analysis.story import trial_story
+from paceline.analysis.sharing import measure_sharing
+from paceline.analysis.story import narrate_trial
 from paceline.api.simulation import Simulation
 from paceline.core.decisions import Amend, Go, Launch, Open, Pause, Stop
 from paceline.core.errors import SpecError
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 def simulated(policy: str = "pbt", source: str = "quadratic", **options: Any) -> list[Step]:  # noqa: ANN401
     """Return the log of a simulated population."""
     steps: list[Step] = []
-    told: dict[str, Any] = {"slots": 4, "share": True, "curves": "last", **options}
-    Simulation(source=source, policy=policy, **told).run(remember=steps.extend)
+    defaults: dict[str, Any] = {"slots": 4, "share": True, "curves": "last", **options}
+    Simulation(source=source, policy=policy, **defaults).run(remember=steps.extend)
     return steps
 
 
@@ -48,22 +48,22 @@ def forks(steps: list[Step]) -> list[Open]:
     return [each for each in opened(steps) if each.source is not None]
 
 
-# Against a naive one
+# Against a naive implementation
 
 
 class Naive:
-    """Exploit and explore from a log's facts: every curve is looked through at every report."""
+    """Exploit and explore from a log's events, looking through every curve at every report."""
 
     def __init__(self, steps: list[Step], quantile: float, resample: float, seed: int) -> None:
         self.steps, self.quantile, self.resample, self.seed = steps, quantile, resample, seed
         self.configs: dict[int, Config] = {}
         self.curves: dict[int, list[float]] = {}
-        # Of the living: the goal, and the last interval's end, their source's at first.
+        # By live trial: the goal, and the end of its last interval, at first its source's.
         self.goals: dict[int, int] = {}
         self.ends: dict[int, int] = {}
         self.copies: set[int] = set()
         self.leaders: dict[int, int] = {}
-        # What every copy of a trial at an epoch went on with.
+        # The values of every copy of a trial at an epoch.
         self.rates: dict[tuple[int, int], list[float]] = {}
 
     def check(self, epochs: int) -> int:
@@ -152,7 +152,7 @@ class Naive:
     quantile=st.sampled_from([0.2, 0.25, 0.5]),
     resample=st.sampled_from([0.0, 0.25, 1.0]),
 )
-def test_it_forks_as_a_naive_one_would(
+def test_it_forks_like_a_naive_implementation(
     seed: int, slots: int, population: int, quantile: float, resample: float
 ) -> None:
     policy = f"pbt:population={population},interval=3,quantile={quantile},resample={resample}"
@@ -160,7 +160,7 @@ def test_it_forks_as_a_naive_one_would(
     Naive(steps, quantile, resample, seed).check(15)
 
 
-def test_the_naive_one_has_something_to_compare() -> None:
+def test_the_naive_implementation_makes_forks() -> None:
     steps = simulated("pbt:interval=3", "quadratic:epochs=15")
     assert Naive(steps, 0.25, 0.25, 0).check(15) == len(forks(steps)) > 5
 
@@ -168,7 +168,7 @@ def test_the_naive_one_has_something_to_compare() -> None:
 # Case by case
 
 
-def test_the_population_is_as_large_as_was_said_and_all_of_it_ends() -> None:
+def test_the_population_has_the_given_size_and_finishes() -> None:
     steps = simulated("pbt:population=5")
     assert sum(each.source is None for each in opened(steps)) == 5
     stopped = sum(isinstance(entry, Stop) for step in steps for entry in step.entries)
@@ -182,17 +182,17 @@ def test_a_failed_member_makes_room_for_a_new_one() -> None:
 
 @pytest.mark.parametrize("slots", [3, 8])
 def test_a_fork_starts_from_the_checkpoint_its_source_left_and_retrains_nothing(slots: int) -> None:
-    # Saves for safety's sake are rarer than interval ends: the checkpoints are the policy's.
+    # Periodic checkpoints are rarer than ends of intervals: the policy requests these.
     steps = simulated("pbt:interval=6", slots=slots, save_s=0.1, save_every_s=1000.0)
     branch = {each.trial: each.branch or 0 for each in forks(steps)}
     launches = [each for step in steps for each in step.decisions if isinstance(each, Launch)]
     assert {each.trial for each in launches} & set(branch)
     assert all(each.start >= branch.get(each.trial, 0) for each in launches)
-    sharing = sharing_of(steps)
+    sharing = measure_sharing(steps)
     assert sharing.epochs_trained == sharing.epochs_needed < sharing.epochs_asked
 
 
-def test_who_goes_on_at_an_interval_s_end_saves_there_without_a_new_start() -> None:
+def test_a_member_that_trains_on_at_the_end_of_an_interval_saves_without_a_restart() -> None:
     steps = simulated("pbt:interval=6,population=4", slots=4, save_s=0.1, save_every_s=1000.0)
     going = {each.trial for step in steps for each in step.decisions if isinstance(each, Go)}
     assert going
@@ -215,7 +215,7 @@ def test_it_finds_a_schedule_that_beats_every_constant_rate() -> None:
     assert sorted(found)[2] < constant
 
 
-def test_copies_of_one_member_at_one_epoch_never_go_on_alike() -> None:
+def test_copies_of_one_member_at_one_epoch_always_differ() -> None:
     # Nothing is drawn anew at first, and there are only two factors.
     steps = simulated("pbt:resample=0,quantile=0.5,population=9", slots=3)
     rates = [
@@ -225,7 +225,7 @@ def test_copies_of_one_member_at_one_epoch_never_go_on_alike() -> None:
     assert all(rates.count(rate) == 1 for rate in rates)
 
 
-def test_a_fork_is_told_in_the_stories_of_both() -> None:
+def test_a_fork_is_in_the_stories_of_both_trials() -> None:
     steps = simulated()
     child = forks(steps)[0]
     (stop,) = [
@@ -235,34 +235,36 @@ def test_a_fork_is_told_in_the_stories_of_both() -> None:
         for each in step.decisions
         if isinstance(each, Stop) and each.why == child.why
     ]
-    told = "\n".join(trial_story(steps, child.trial))
-    assert f"forked from trial {child.source} at epoch {child.branch}" in told
-    assert f"from epoch {child.branch}" in told
-    assert f"is stopped: trial {stop.trial} with loss" in "\n".join(trial_story(steps, stop.trial))
+    story = "\n".join(narrate_trial(steps, child.trial))
+    assert f"forked from trial {child.source} at epoch {child.branch}" in story
+    assert f"from epoch {child.branch}" in story
+    assert f"is stopped: trial {stop.trial} with loss" in "\n".join(
+        narrate_trial(steps, stop.trial)
+    )
 
 
 @pytest.mark.parametrize(
-    ("policy", "options", "said"),
+    ("policy", "options", "message"),
     [
-        ("pbt", {"share": False}, "say share=True"),
+        ("pbt", {"share": False}, "needs share=True"),
         ("pbt:explore=lrr", {}, "did you mean 'lr'"),
-        ("pbt:population=0", {}, "population=0 cannot be meant"),
-        ("pbt:interval=0", {}, "interval=0 cannot be meant"),
+        ("pbt:population=0", {}, "population=0 is invalid"),
+        ("pbt:interval=0", {}, "interval=0 is invalid"),
         ("pbt:quantile=0.6", {}, "at most 0.5"),
         ("pbt:resample=2", {}, "from 0 to 1"),
         ("pbt", {"source": "quadratic:rates=3"}, "nothing to explore.*explore=…: lr"),
-        ("pbt", {"source": "quadratic:stages=3"}, "this space has none to name"),
+        ("pbt", {"source": "quadratic:stages=3"}, "this space has no others"),
         ("pbt:explore=lr.piecewise.0.1", {"source": "quadratic:stages=3"}, "schedule of its own"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(policy: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_invalid_parameters_are_refused(policy: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
         simulated(policy, **options)
 
 
-def test_a_trace_is_refused_since_its_configs_come_one_by_one() -> None:
+def test_a_trace_is_refused_because_it_has_no_space() -> None:
     with pytest.raises(SpecError, match="'queued' has none"):
-        Pbt()._open(spec_with(None))
+        Pbt()._set_up(spec_with(None))
 
 
 # What may be explored, and how
@@ -281,8 +283,8 @@ def spec_with(space: Config | None) -> StudySpec:
     )
 
 
-class Told:
-    """A stream whose draws are given."""
+class FixedDraws:
+    """A random stream with fixed draws."""
 
     def __init__(self, *draws: float) -> None:
         self._draws = list(draws)
@@ -293,7 +295,7 @@ class Told:
 
 def explored(space: Config, config: Config, *draws: float, named: tuple[str, ...] = ()) -> Config:
     explorer = Explorer(spec_with(space), named)
-    return explorer.varied(explorer.values(config), 0.25, Told(*draws))  # type: ignore[arg-type]
+    return explorer.perturb(explorer.get_values(config), 0.25, FixedDraws(*draws))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -314,14 +316,14 @@ def explored(space: Config, config: Config, *draws: float, named: tuple[str, ...
         (pl.choice(["a", "b", "c"]), "c", 0.6, "c"),
     ],
 )
-def test_a_value_is_varied_within_its_domain(
+def test_a_value_is_perturbed_within_its_domain(
     domain: Value, old: Value, draw: float, new: Value
 ) -> None:
     changed = explored({"x": domain}, {"x": old}, 0.9, draw, named=("x",))
     assert changed == {"x": pytest.approx(new) if isinstance(new, float) else new}
 
 
-def test_a_value_is_drawn_anew_where_the_lot_says_so() -> None:
+def test_a_value_is_drawn_anew_with_the_given_probability() -> None:
     assert explored({"x": pl.uniform(0, 10)}, {"x": 1.0}, 0.2, 0.7) == {"x": 7.0}
 
 
@@ -337,12 +339,12 @@ def test_only_continuous_numbers_are_explored_unless_others_are_named() -> None:
     assert explored(space, config, 0.9, 0.9, named=("width",)) == {"width": 64}
 
 
-def test_a_fork_of_a_fork_goes_on_from_the_last_values() -> None:
+def test_a_fork_of_a_fork_starts_from_the_last_values() -> None:
     config = {"lr": {"piecewise": [[0, 8.0], [3, 1.0]]}, "seed": 1}
     assert explored({"lr": pl.uniform(0, 10), "seed": 1}, config, 0.9, 0.9) == {"lr": 1.2}
 
 
-def test_a_dimension_deep_inside_is_explored_and_its_neighbours_stay() -> None:
+def test_a_nested_dimension_is_explored_and_its_neighbours_stay() -> None:
     space = {"opt": {"kind": "sgd", "rates": [pl.uniform(0, 10), pl.uniform(0, 10)]}}
     config = {"opt": {"kind": "sgd", "rates": [1.0, 2.0]}}
     changed = explored(space, config, 0.9, 0.9, 0.9, 0.1)
@@ -351,12 +353,12 @@ def test_a_dimension_deep_inside_is_explored_and_its_neighbours_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("opt", "options have dimensions"), ("opt[0].momentum", "belongs to an option of opt")],
 )
-def test_what_stands_under_a_choice_cannot_be_explored(name: str, said: str) -> None:
+def test_a_dimension_under_a_choice_cannot_be_explored(name: str, message: str) -> None:
     space = {"opt": pl.choice([{"momentum": pl.uniform(0, 1)}, {}]), "lr": pl.uniform(0, 1)}
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(SpecError, match=message):
         Explorer(spec_with(space), (name,))
 
 
@@ -384,9 +386,9 @@ EPOCHS = 6
 
 
 def trained(trial: Any) -> None:  # noqa: ANN401
-    """Train a small network; the score rises with the epochs, so that the last is the best."""
-    pixels, labels = (torch.from_numpy(array) for array in images())
-    model, opt = small_network()
+    """Train a small network whose score rises with the epochs."""
+    pixels, labels = (torch.from_numpy(array) for array in make_images())
+    model, opt = make_network()
     _, _, losses = trial.keep(model=model, opt=opt, losses=[])
     for epoch in trial.epochs():
         for rows in torch.randperm(48).split(16):
@@ -399,8 +401,13 @@ def trained(trial: Any) -> None:  # noqa: ANN401
         trial.report(score=epoch - 0.5 * math.tanh(loss.item()))
 
 
-def test_a_fork_ends_as_its_schedule_trained_from_nothing_bit_for_bit(tmp_path: Path) -> None:
-    told: dict[str, Any] = {"metric": "score", "mode": "max", "epochs": EPOCHS, "progress": False}
+def test_a_fork_ends_bit_for_bit_like_its_schedule_trained_from_scratch(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "metric": "score",
+        "mode": "max",
+        "epochs": EPOCHS,
+        "progress": False,
+    }
     found = pl.tune(
         trained,
         space={"lr": pl.loguniform(0.01, 2.0), "momentum": pl.uniform(0.0, 0.9)},
@@ -408,21 +415,21 @@ def test_a_fork_ends_as_its_schedule_trained_from_nothing_bit_for_bit(tmp_path: 
         generator="random",
         slots=2,
         files=tmp_path / "forked",
-        **told,
+        **options,
     )
     ended = [each for each in found.trials if each.status == "finished"]
     assert len(ended) == 6
     forked = [each for each in ended if each.source is not None]
-    assert forked, "nobody was forked"
-    with pl.Study(trained, share=False, slots=2, files=tmp_path / "alone", **told) as study:
+    assert forked, "no trial was forked"
+    with pl.Study(trained, share=False, slots=2, files=tmp_path / "alone", **options) as study:
         alone = study.group([(each.config, EPOCHS) for each in forked])
     for fork, single in zip(forked, alone, strict=True):
         assert fork.values == single.values
         assert fork.checkpoint is not None
         assert single.checkpoint is not None
         assert fork.checkpoint.epoch == single.checkpoint.epoch == EPOCHS
-        assert same(fork.checkpoint.load(), single.checkpoint.load())
-    sharing = sharing_of(found.log)
-    # What is trained and needed by nobody was asked for by members that were then replaced.
+        assert is_equal(fork.checkpoint.load(), single.checkpoint.load())
+    sharing = measure_sharing(found.log)
+    # Epochs without a trial were requested by members that were then replaced.
     known = sum(node.epochs_known for node in sharing.nodes)
     assert sharing.epochs_trained == known, "something was trained twice"

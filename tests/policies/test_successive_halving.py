@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import pytest
-from build import Played, table
 from hypothesis import given
 from hypothesis import strategies as st
+from small_studies import SmallStudy, make_table
 
 from paceline.core.decisions import Go, Launch, Open, Pause, Stop
 from paceline.core.errors import SpecError
@@ -19,17 +19,17 @@ from paceline.core.values import Mode, Status
 from paceline.policies.asha_stop import AshaStop
 from paceline.policies.bandit import Bandit
 from paceline.policies.median import Median
-from paceline.policies.quantiles import Quantile
-from paceline.policies.rungs import halvings, milestones
-from paceline.policies.successive_halving import Hyperband, Sha, rungs_of
+from paceline.policies.quantiles import RunningQuantile
+from paceline.policies.rungs import compute_milestones, count_halvings
+from paceline.policies.successive_halving import Hyperband, Sha, compute_bracket_rungs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from paceline.core.ports import Policy
-    from paceline.testing.simulations import Rehearsal
+    from paceline.testing.simulations import SimulatedStudy
 
-# Few values, so that ties are common; and runs that were no number in between.
+# Few distinct values, so that ties are common; and runs with NaN in between.
 VALUES = st.one_of(
     st.integers(0, 5).map(float), st.floats(0.0, 5.0, allow_nan=False), st.just(math.nan)
 )
@@ -40,8 +40,8 @@ TABLES = st.integers(2, 12).flatmap(
 )
 
 
-def told(played: Rehearsal) -> Iterator[tuple[int, int, float, set[int]]]:
-    """Yield trial, epoch, loss and who was stopped by it, report by report."""
+def iterate_reports(played: SimulatedStudy) -> Iterator[tuple[int, int, float, set[int]]]:
+    """Yield trial, epoch, loss and the trials stopped by it, report by report."""
     launched: dict[int, int] = {}
     for step in played.steps:
         if isinstance(step.event, Reported):
@@ -54,26 +54,28 @@ def told(played: Rehearsal) -> Iterator[tuple[int, int, float, set[int]]]:
 
 
 def between(numbers: list[float], place: float) -> float:
-    """Return what lies at a place between two sorted numbers; numpy has no answer at infinity."""
+    """Return the interpolated number at a place; unlike numpy's, it works with infinity."""
     low, high = numbers[math.floor(place)], numbers[math.ceil(place)]
     return low if low == high else low + (place % 1.0) * (high - low)
 
 
 def play(
     curves: list[list[float]], policy: Policy, slots: int, paces: int, mode: Mode
-) -> Rehearsal:
+) -> SimulatedStudy:
     seconds = [1.0 + (number * 7 % paces) / 3 for number in range(len(curves))]
-    return Played(table(curves, seconds=seconds, mode=mode), policy, slots=slots).run()
+    return SmallStudy(make_table(curves, seconds=seconds, mode=mode), policy, slots=slots).run()
 
 
 @given(TABLES, st.integers(1, 4), st.integers(1, 5), st.integers(2, 4))
-def test_asha_stop_stops_whom_a_percentile_of_the_earlier_scores_stops(
+def test_asha_stop_stops_like_a_percentile_of_the_earlier_scores(
     curves: list[list[float]], slots: int, paces: int, eta: int
 ) -> None:
     played = play(curves, AshaStop(eta=eta), slots, paces, "min")
     epochs = len(curves[0])
-    scores: dict[int, list[float]] = {level: [] for level in milestones(1, eta, epochs)[:-1]}
-    for trial, epoch, loss, stopped in told(played):
+    scores: dict[int, list[float]] = {
+        level: [] for level in compute_milestones(1, eta, epochs)[:-1]
+    }
+    for trial, epoch, loss, stopped in iterate_reports(played):
         expected = set()
         if epoch in scores:
             earlier = scores[epoch]
@@ -84,13 +86,13 @@ def test_asha_stop_stops_whom_a_percentile_of_the_earlier_scores_stops(
 
 
 @given(TABLES, st.integers(1, 4), st.integers(1, 5))
-def test_median_stops_who_is_worse_than_the_median_of_the_others_means(
+def test_median_stops_trials_worse_than_the_median_of_the_others_means(
     curves: list[list[float]], slots: int, paces: int
 ) -> None:
     played = play(curves, Median(grace=1, least=2), slots, paces, "min")
     means: dict[int, list[float]] = {}
     seen: dict[int, list[float]] = {}
-    for trial, epoch, loss, stopped in told(played):
+    for trial, epoch, loss, stopped in iterate_reports(played):
         own = seen.setdefault(trial, [])
         own.append(loss)
         numbers = [each for each in own if each < math.inf]
@@ -102,13 +104,13 @@ def test_median_stops_who_is_worse_than_the_median_of_the_others_means(
 
 
 @given(TABLES, st.integers(1, 4), st.integers(1, 5), st.sampled_from(get_args(Mode)))
-def test_bandit_keeps_who_comes_within_its_slack_of_the_best(
+def test_bandit_keeps_trials_within_its_slack_of_the_best(
     curves: list[list[float]], slots: int, paces: int, mode: Mode
 ) -> None:
     played = play(curves, Bandit(boundary=2, slack=0.5), slots, paces, mode)
     best, firsts = math.inf, []
     bests: dict[int, float] = {}
-    for trial, epoch, loss, stopped in told(played):
+    for trial, epoch, loss, stopped in iterate_reports(played):
         bests[trial] = min(bests.get(trial, math.inf), loss)
         best = min(best, loss)
         if epoch == 1:
@@ -119,10 +121,10 @@ def test_bandit_keeps_who_comes_within_its_slack_of_the_best(
         assert stopped == ({trial} if judged and best < math.inf and behind else set())
 
 
-def test_bandit_takes_gains_where_a_reward_was_negative() -> None:
+def test_bandit_compares_gains_when_a_reward_was_negative() -> None:
     rewards = [[-100.0, -50.0, -20.0, 10.0], [-100.0, -95.0, -90.0, -90.0]]
-    played = Played(table(rewards, mode="max"), Bandit(boundary=2), slots=2).run()
-    (stop,) = played.of(Stop)
+    played = SmallStudy(make_table(rewards, mode="max"), Bandit(boundary=2), slots=2).run()
+    (stop,) = played.list_entries(Stop)
     assert stop.trial == 1
     assert "-95 by epoch 2 times 1.5 does not reach the best of all, -50 as gains over -100" in (
         stop.why
@@ -130,7 +132,7 @@ def test_bandit_takes_gains_where_a_reward_was_negative() -> None:
 
 
 class Naive:
-    """A bracket by the book: lists, sorted when they are whole."""
+    """A naive bracket: lists, sorted when they are complete."""
 
     def __init__(self, size: int, levels: list[int], eta: int) -> None:
         self.size, self.levels, self.eta = size, levels, eta
@@ -145,12 +147,12 @@ class Naive:
 
 
 @given(TABLES, st.integers(1, 4), st.integers(1, 5), st.booleans())
-def test_brackets_promote_and_stop_as_by_the_book(
+def test_brackets_promote_and_stop_like_a_naive_implementation(
     curves: list[list[float]], slots: int, paces: int, hyper: bool
 ) -> None:
     epochs = len(curves[0])
     played = play(curves, Hyperband() if hyper else Sha(), slots, paces, "min")
-    most = halvings(1, 3, epochs)
+    most = count_halvings(1, 3, epochs)
     turns = list(range(most, -1, -1)) if hyper else [most]
     brackets: list[Naive] = []
     stopped: set[int] = set()
@@ -170,7 +172,7 @@ def test_brackets_promote_and_stop_as_by_the_book(
                 if not brackets or len(brackets[-1].members) == brackets[-1].size:
                     s = turns[len(brackets) % len(turns)]
                     size = math.ceil((most + 1) / (s + 1) * 3**s) if hyper else 3**s
-                    brackets.append(Naive(size, rungs_of(epochs / 3**s, 3, epochs), 3))
+                    brackets.append(Naive(size, compute_bracket_rungs(epochs / 3**s, 3, epochs), 3))
                 brackets[-1].members.append(decision.trial)
                 brackets[-1].expected.add(decision.trial)
             elif isinstance(decision, Launch):
@@ -201,40 +203,40 @@ def test_brackets_promote_and_stop_as_by_the_book(
         assert played.state.trials[trial].epoch == until
 
 
-def test_a_bracket_waits_for_its_slowest_and_a_free_slot_opens_the_next() -> None:
+def test_a_bracket_waits_for_its_slowest_trial_and_a_free_slot_opens_the_next_bracket() -> None:
     # Nine epochs: brackets of nine, rungs at 1, 3 and 9.
     curves = [[float(number)] * 9 for number in range(18)]
     seconds = [5.0] + [1.0] * 17
-    played = Played(table(curves, seconds=seconds), Sha(), slots=2).run()
+    played = SmallStudy(make_table(curves, seconds=seconds), Sha(), slots=2).run()
     opened = [step.event.at for step in played.steps for d in step.decisions if type(d) is Open]
-    # While trial 0 takes five seconds the other slot trains 1 to 5; nobody goes on before.
+    # While trial 0 takes five seconds the other slot trains 1 to 5; no trial is promoted before.
     assert opened[:10] == [0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 5.0, 6.0, 6.0]
-    waits = [pause.why for pause in played.of(Pause)]
+    waits = [pause.why for pause in played.list_entries(Pause)]
     assert "others of its bracket are still on their way to epoch 1" in waits
-    first = next(go for go in played.of(Go))
+    first = next(go for go in played.list_entries(Go))
     assert first.why == "it is among the best 3 of all 9 at epoch 1"
     assert [t.id for t in played.state.trials if t.status is Status.FINISHED] == [0, 9]
-    losers = {stop.trial for stop in played.of(Stop)}
+    losers = {stop.trial for stop in played.list_entries(Stop)}
     assert losers == set(range(18)) - {0, 9}
 
 
-def test_rungs_are_the_whole_epochs_nearest_to_the_paper_s() -> None:
-    assert rungs_of(40 / 27, 3, 40) == [1, 4, 13, 40]
-    assert rungs_of(81 / 81, 3, 81) == [1, 3, 9, 27, 81]
-    assert rungs_of(1.0, 3, 1) == [1]
-    assert [halvings(1, 3, epochs) for epochs in (1, 2, 3, 8, 9, 81)] == [0, 0, 1, 1, 2, 4]
+def test_rungs_are_the_whole_epochs_nearest_to_the_papers() -> None:
+    assert compute_bracket_rungs(40 / 27, 3, 40) == [1, 4, 13, 40]
+    assert compute_bracket_rungs(81 / 81, 3, 81) == [1, 3, 9, 27, 81]
+    assert compute_bracket_rungs(1.0, 3, 1) == [1]
+    assert [count_halvings(1, 3, epochs) for epochs in (1, 2, 3, 8, 9, 81)] == [0, 0, 1, 1, 2, 4]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=80), st.sampled_from([0.5, 0.25, 1 / 3]))
-def test_a_growing_quantile_is_numpy_s(numbers: list[int], share: float) -> None:
-    quantile = Quantile(share)
+def test_a_running_quantile_equals_numpys(numbers: list[int], share: float) -> None:
+    quantile = RunningQuantile(share)
     for count, number in enumerate(numbers, 1):
         quantile.add(number)
         assert quantile.value == pytest.approx(np.quantile(numbers[:count], share))
 
 
 @pytest.mark.parametrize(
-    "made",
+    "make",
     [
         lambda: Median(grace=-1),
         lambda: Median(least=0),
@@ -246,6 +248,6 @@ def test_a_growing_quantile_is_numpy_s(numbers: list[int], share: float) -> None
         lambda: Hyperband(eta=0),
     ],
 )
-def test_what_cannot_be_meant_is_refused(made: object) -> None:
-    with pytest.raises(SpecError, match="cannot be meant"):
-        made()  # type: ignore[operator]
+def test_invalid_parameters_are_refused(make: object) -> None:
+    with pytest.raises(SpecError, match="is invalid"):
+        make()  # type: ignore[operator]

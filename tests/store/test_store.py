@@ -1,4 +1,4 @@
-"""Stores: the contract on each of them, their addresses, and what they say when they refuse."""
+"""Stores: the contract for each kind, their URLs, and their errors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ from hypothesis import strategies as st
 from paceline.core.decisions import AnyDecision, Step
 from paceline.core.errors import LogError, StoreError, StudyNotFound
 from paceline.core.events import AnyEvent, ChangeSlots, Resumed
-from paceline.core.values import LEVELS, Forecast, StudySpec
+from paceline.core.forecast_quantiles import LEVELS, Forecast
+from paceline.core.values import StudySpec
 from paceline.store import MemoryStore, open_store
-from paceline.store.schema import CHUNK
-from paceline.store.sql import GROUP, SqlStore
+from paceline.store.schema import CHUNK_SIZE
+from paceline.store.sql import GROUP_SIZE, SqlStore
 from paceline.store.sqlite import SqliteFile
-from paceline.testing.stores import DurableStoreContract, StoreContract, numbered, sample_log
+from paceline.testing.stores import (
+    DurableStoreContract,
+    StoreContract,
+    make_sample_log,
+    number_steps,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +57,7 @@ class TestLazySqliteStore(StoreContract):
         return open_store(str(tmp_path / "runs.db"), create=True, lazy=True)
 
 
-# Random steps, made from the types alone: an entry that is added tomorrow is covered tomorrow.
+# Random steps, generated from the types alone, so that a new kind of entry is covered too.
 
 _numbers = st.integers(-(2**63), 2**63 - 1)
 _floats = st.floats(allow_nan=False, allow_infinity=False)
@@ -79,7 +85,7 @@ _LEAVES: dict[object, st.SearchStrategy[Any]] = {
     type(None): st.none(),
     Forecast: _forecasts(),
 }
-# A spec checks itself: its numbers are limits, its name is not empty, its range has two ends.
+# A spec validates its fields: numbers are limits, the name is not empty, a range has two ends.
 _IN_SPECS: dict[object, st.SearchStrategy[Any]] = {
     int: st.integers(1, 1000),
     float: st.floats(0.001, 1e9),
@@ -88,57 +94,59 @@ _IN_SPECS: dict[object, st.SearchStrategy[Any]] = {
 }
 
 
-def _of(kind: Any, leaves: dict[object, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:  # noqa: ANN401
-    """Return a strategy for any type that an entry or one of its fields may have."""
+def _strategy(kind: Any, leaves: dict[object, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:  # noqa: ANN401
+    """Return a strategy for the type of an entry or of one of its fields."""
     if kind in leaves:
         return leaves[kind]
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return st.one_of(*(_of(argument, leaves) for argument in arguments))
+        return st.one_of(*(_strategy(argument, leaves) for argument in arguments))
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is tuple and arguments[-1] is not Ellipsis:
-        return st.tuples(*(_of(argument, leaves) for argument in arguments))
+        return st.tuples(*(_strategy(argument, leaves) for argument in arguments))
     if origin is tuple:
-        return st.lists(_of(arguments[0], leaves), max_size=3).map(tuple)
+        return st.lists(_strategy(arguments[0], leaves), max_size=3).map(tuple)
     if origin is dict:
-        return st.dictionaries(*(_of(argument, leaves) for argument in arguments), max_size=3)
+        return st.dictionaries(*(_strategy(argument, leaves) for argument in arguments), max_size=3)
     if issubclass(kind, Enum):
         return st.sampled_from(kind)
     if kind is StudySpec:
         leaves = {**leaves, **_IN_SPECS}
-    # The version of a log's format is not a number like others.
+    # The version of the log format is not an arbitrary number.
     fields = [field for field in msgspec.structs.fields(kind) if field.name != "format"]
-    return st.builds(kind, **{field.name: _of(field.type, leaves) for field in fields})
+    return st.builds(kind, **{field.name: _strategy(field.type, leaves) for field in fields})
 
 
 _EVENTS, _DECISIONS = get_args(AnyEvent), get_args(AnyDecision)
 _logs = st.lists(
     st.tuples(
-        st.one_of(*(_of(kind, _LEAVES) for kind in _EVENTS)),
-        st.lists(st.one_of(*(_of(kind, _LEAVES) for kind in _DECISIONS)), max_size=3).map(tuple),
+        st.one_of(*(_strategy(kind, _LEAVES) for kind in _EVENTS)),
+        st.lists(st.one_of(*(_strategy(kind, _LEAVES) for kind in _DECISIONS)), max_size=3).map(
+            tuple
+        ),
     ),
     min_size=1,
     max_size=6,
-).map(numbered)
+).map(number_steps)
 
 
 @pytest.mark.parametrize("kind", _EVENTS + _DECISIONS)
-def test_every_kind_of_entry_comes_back_as_it_was(kind: type) -> None:
+def test_every_kind_of_entry_is_read_as_it_was_written(kind: type) -> None:
     @settings(max_examples=10)
-    @given(_of(kind, _LEAVES))
-    def comes_back(entry: Any) -> None:  # noqa: ANN401
+    @given(_strategy(kind, _LEAVES))
+    def check(entry: Any) -> None:  # noqa: ANN401
         step = Step(0, entry) if kind in _EVENTS else Step(0, Resumed(at=0.0), (entry,))
         store = MemoryStore()
         store.append("study", [step])
         assert list(store.read("study")) == [step]
 
-    comes_back()
+    check()
 
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Store]]:
-    """One store of each kind, and a second look at the durable one. Studies gather in them."""
+    """One store of each kind, and the durable one opened twice. Examples add studies to them."""
     folder = tmp_path_factory.mktemp("peers")
     durable, lazy = str(folder / "durable.db"), str(folder / "lazy.sqlite")
     with ExitStack() as stack:
@@ -165,14 +173,14 @@ def test_memory_and_sqlite_agree_entry_by_entry(
     assert [list(store.studies()) for store in peers[1:]] == [peers[0].studies()] * 3
 
 
-# Addresses.
+# URLs.
 
 
 @pytest.mark.parametrize("form", ["{}", "sqlite:///{}"])
 def test_a_path_and_a_url_mean_the_same_file(tmp_path: Path, form: str) -> None:
     path = tmp_path / "a b?c#d%20é.db"
     with closing(open_store(str(path), create=True)) as store:
-        store.append("study", sample_log())
+        store.append("study", make_sample_log())
     with closing(open_store(form.format(path), create=False)) as store:
         assert list(store.studies()) == ["study"]
     assert os.listdir(tmp_path) == [path.name]
@@ -183,9 +191,9 @@ def test_a_relative_path_starts_at_the_working_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with closing(open_store("sqlite:///relative.db", create=True)) as store:
-        # What is opened stays the same file, wherever the process goes.
+        # An open store keeps its file when the process changes its directory.
         monkeypatch.chdir("/")
-        store.append("study", sample_log())
+        store.append("study", make_sample_log())
     assert os.listdir(tmp_path) == ["relative.db"]
 
 
@@ -201,17 +209,17 @@ def test_a_relative_path_starts_at_the_working_directory(
         ("sqlite:///:memory:", "'sqlite:///:memory:'"),
     ],
 )
-def test_an_address_that_names_no_store_is_told_what_is_allowed(url: str, named: str) -> None:
+def test_an_invalid_url_is_refused_with_the_valid_forms(url: str, named: str) -> None:
     with pytest.raises(StoreError) as caught:
         open_store(url, create=True)
     assert str(caught.value) == (
-        f"{'the scheme ' if 'host' in url else ''}{named} names no store: "
+        f"{'the scheme ' if 'host' in url else ''}{named} is not a store URL: "
         "give a path that ends in .db or .sqlite, sqlite:///relative.db, "
         "sqlite:////absolute/path.db, postgresql://user@host/database, or memory:."
     )
 
 
-def test_a_store_that_is_only_read_is_never_made(tmp_path: Path) -> None:
+def test_opening_without_create_creates_nothing(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with pytest.raises(StoreError, match=r"there is no store at .*runs\.db: check the path"):
         open_store(str(path), create=False)
@@ -224,7 +232,7 @@ def test_importing_the_package_imports_no_database() -> None:
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
-# Files that are no store, or not one of ours.
+# Files that are not a store, or not one that can be read.
 
 
 def _newer(path: Path) -> None:
@@ -249,7 +257,7 @@ def _foreign(path: Path) -> None:
         ),
         (
             _foreign,
-            "is a database of something else, with a table 'trials': "
+            "is a database of another program, with a table 'trials': "
             "give the path of a store, or of a file that does not exist yet.",
         ),
         (
@@ -260,7 +268,7 @@ def _foreign(path: Path) -> None:
     ],
     ids=["newer", "foreign", "not a database"],
 )
-def test_a_file_that_is_not_our_store_is_refused_and_left_alone(
+def test_a_file_that_is_not_a_readable_store_is_refused_and_unchanged(
     tmp_path: Path, make: Callable[[Path], None], sentence: str, create: bool
 ) -> None:
     path = tmp_path / "runs.db"
@@ -282,40 +290,40 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["missing", "file"])
-def test_a_path_in_something_that_is_no_directory_is_refused(tmp_path: Path, folder: str) -> None:
+def test_a_path_whose_parent_is_not_a_directory_is_refused(tmp_path: Path, folder: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=f"{folder} is not a directory: make that directory"):
+    with pytest.raises(StoreError, match=f"{folder} is not a directory: create the directory"):
         open_store(str(tmp_path / folder / "runs.db"), create=True)
     assert os.listdir(tmp_path) == ["file"]
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder nobody can write to")
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder that cannot be written")
 def test_a_path_that_cannot_be_written_is_refused() -> None:
     with pytest.raises(StoreError) as caught:
         open_store("/proc/runs.db", create=True)
     assert str(caught.value) == (
-        "/proc/runs.db cannot be opened: check that you may write to the file and to its folder."
+        "/proc/runs.db cannot be opened: check that the file and its folder are writable."
     )
 
 
-def test_an_empty_file_is_a_store_that_was_never_finished(tmp_path: Path) -> None:
+def test_an_empty_file_becomes_a_store_only_with_create(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     path.write_bytes(b"")
     with pytest.raises(StoreError, match="is empty: check the path"):
         open_store(str(path), create=False)
     assert path.read_bytes() == b""
     with closing(open_store(str(path), create=True)) as store:
-        store.append("study", sample_log())
-        assert list(store.read("study")) == sample_log()
+        store.append("study", make_sample_log())
+        assert list(store.read("study")) == make_sample_log()
 
 
-def test_a_damaged_file_is_told_as_such(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_as_damaged(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with closing(open_store(str(path), create=True)) as store:
-        store.append("study", sample_log(reports=2_000))
+        store.append("study", make_sample_log(reports=2_000))
     size = path.stat().st_size
     with path.open("r+b") as file:
-        # All pages but those of the tables' names.
+        # All pages except those with the schema.
         file.seek(8 * 4096)
         file.write(b"\xff" * (size - 8 * 4096))
     with (
@@ -328,7 +336,7 @@ def test_a_damaged_file_is_told_as_such(tmp_path: Path) -> None:
 def test_a_step_that_does_not_decode_is_a_log_error(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with closing(open_store(str(path), create=True)) as store:
-        store.append("study", sample_log())
+        store.append("study", make_sample_log())
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE paceline_steps SET body = '{}' WHERE number = 0")
     with (
@@ -338,11 +346,11 @@ def test_a_step_that_does_not_decode_is_a_log_error(tmp_path: Path) -> None:
         list(store.read("study"))
 
 
-# What SQLite says, in our words.
+# Errors of SQLite as sentences.
 
 
-def _refusal(statements: list[str]) -> sqlite3.Error:
-    """Return the error of the last statement, as a real database gives it."""
+def _provoke_error(statements: list[str]) -> sqlite3.Error:
+    """Return the error that the last statement raises in a real database."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         for statement in statements[:-1]:
             connection.execute(statement)
@@ -364,17 +372,17 @@ def _refusal(statements: list[str]) -> sqlite3.Error:
         ),
         (
             ["CREATE TABLE t (a)", "PRAGMA query_only=1", "INSERT INTO t VALUES (1)"],
-            "cannot be written: check that you may write",
+            "cannot be written: check that the file and its folder are writable",
         ),
         (["SELECT * FROM absent"], "cannot be used: no such table: absent."),
     ],
     ids=["full", "read-only", "unknown"],
 )
-def test_what_the_database_says_becomes_one_sentence(statements: list[str], words: str) -> None:
-    assert words in SqliteFile(Path("runs.db")).complaint(_refusal(statements))
+def test_an_error_of_the_database_becomes_one_sentence(statements: list[str], words: str) -> None:
+    assert words in SqliteFile(Path("runs.db")).explain_error(_provoke_error(statements))
 
 
-def test_a_store_locked_by_a_hanging_process_is_told_as_such(tmp_path: Path) -> None:
+def test_a_lock_held_by_a_hanging_process_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with (
         closing(sqlite3.connect(path, isolation_level=None)) as hanging,
@@ -384,11 +392,11 @@ def test_a_store_locked_by_a_hanging_process_is_told_as_such(tmp_path: Path) -> 
         with pytest.raises(sqlite3.Error) as caught:
             impatient.execute("BEGIN IMMEDIATE")
     words = "was locked by another process for 60 s: end that process and try again."
-    assert SqliteFile(path).complaint(caught.value) == f"{path} {words}"
+    assert SqliteFile(path).explain_error(caught.value) == f"{path} {words}"
 
 
-def test_a_writer_that_ignores_the_claim_is_found_out(tmp_path: Path) -> None:
-    log, path = sample_log(), str(tmp_path / "runs.db")
+def test_a_second_writer_that_ignores_the_claim_is_detected(tmp_path: Path) -> None:
+    log, path = make_sample_log(), str(tmp_path / "runs.db")
     with closing(open_store(path, create=True)) as first:
         first.append("study", log[:2])
         for lock in tmp_path.glob("*.lock"):
@@ -397,7 +405,7 @@ def test_a_writer_that_ignores_the_claim_is_found_out(tmp_path: Path) -> None:
             second.append("study", log[2:3])
         with pytest.raises(StoreError, match="already holds these entries from a second writer"):
             first.append("study", log[2:])
-        # It has looked again: the log is whole and goes on.
+        # The store has read the end of the log again, and can append.
         first.append("study", log[3:])
         assert list(first.read("study")) == log
 
@@ -405,7 +413,7 @@ def test_a_writer_that_ignores_the_claim_is_found_out(tmp_path: Path) -> None:
 # One writer.
 
 
-def test_a_refused_writer_learns_who_writes_and_what_to_do(tmp_path: Path) -> None:
+def test_the_error_of_a_second_writer_names_the_first_one(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with (
         closing(SqlStore(SqliteFile(path), create=True)) as first,
@@ -418,30 +426,30 @@ def test_a_refused_writer_learns_who_writes_and_what_to_do(tmp_path: Path) -> No
         second.claim("another study")
     assert str(caught.value) == (
         f"study 'study' in {path} is being written by process {os.getpid()}: "
-        "wait until that ends or stop it, or choose another name for a new study."
+        "wait for it to end or stop it, or choose another name for a new study."
     )
 
 
-def test_a_claim_alone_makes_no_study_and_leaves_no_file(tmp_path: Path) -> None:
+def test_a_claim_alone_creates_no_study_and_leaves_no_file(tmp_path: Path) -> None:
     with closing(SqlStore(SqliteFile(tmp_path / "runs.db"), create=True)) as store:
         store.claim("study")
         assert list(store.studies()) == []
     assert os.listdir(tmp_path) == ["runs.db"]
 
 
-def test_two_names_of_one_file_meet_at_the_same_claim(tmp_path: Path) -> None:
+def test_two_paths_of_one_file_share_its_claims(tmp_path: Path) -> None:
     path, link = tmp_path / "runs.db", tmp_path / "link.db"
     link.symlink_to(path)
     with (
         closing(open_store(str(path), create=True)) as first,
         closing(open_store(str(link), create=False)) as second,
     ):
-        first.append("study", sample_log()[:1])
+        first.append("study", make_sample_log()[:1])
         with pytest.raises(StoreError, match="is being written"):
-            second.append("study", sample_log()[1:])
+            second.append("study", make_sample_log()[1:])
 
 
-def test_a_claim_that_cannot_be_written_down_is_refused(tmp_path: Path) -> None:
+def test_a_claim_whose_lock_file_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     with closing(SqlStore(SqliteFile(tmp_path / "runs.db"), create=True)) as store:
         store.claim("study")
         (lock,) = tmp_path.glob("*.lock")
@@ -455,30 +463,30 @@ def test_a_claim_that_cannot_be_written_down_is_refused(tmp_path: Path) -> None:
         lock.rmdir()
 
 
-# The rest of what an SqlStore promises.
+# Other promises of SqlStore.
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
+def test_using_a_closed_store_is_an_error(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "runs.db"), create=True)
-    store.append("study", sample_log())
+    store.append("study", make_sample_log())
     store.close()
-    for use in (store.studies, lambda: store.append("other", sample_log())):
+    for use in (store.studies, lambda: store.append("other", make_sample_log())):
         with pytest.raises(StoreError, match="is closed: open it again"):
             use()
     assert os.listdir(tmp_path) == ["runs.db"]
 
 
-@pytest.mark.parametrize("length", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK])
-def test_logs_around_the_size_of_a_chunk_are_read_whole(tmp_path: Path, length: int) -> None:
-    log = sample_log(reports=length - 4)
+@pytest.mark.parametrize("length", [CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1, 2 * CHUNK_SIZE])
+def test_logs_around_the_chunk_size_are_read_completely(tmp_path: Path, length: int) -> None:
+    log = make_sample_log(reports=length - 4)
     assert len(log) == length
     with closing(open_store(str(tmp_path / "runs.db"), create=True)) as store:
         store.append("study", log)
         assert list(store.read("study")) == log
 
 
-def test_a_reader_that_never_ends_holds_nothing_open(tmp_path: Path) -> None:
-    log = sample_log(reports=3 * CHUNK)
+def test_an_unfinished_reader_holds_nothing_open(tmp_path: Path) -> None:
+    log = make_sample_log(reports=3 * CHUNK_SIZE)
     store = open_store(str(tmp_path / "runs.db"), create=True)
     store.append("study", log)
     reader = store.read("study")
@@ -489,16 +497,16 @@ def test_a_reader_that_never_ends_holds_nothing_open(tmp_path: Path) -> None:
         list(reader)
 
 
-def test_a_lazy_store_shows_others_whole_groups_and_all_at_its_end(tmp_path: Path) -> None:
-    log, path = sample_log(reports=GROUP + 10), str(tmp_path / "runs.db")
+def test_a_lazy_store_commits_groups_and_the_rest_at_close(tmp_path: Path) -> None:
+    log, path = make_sample_log(reports=GROUP_SIZE + 10), str(tmp_path / "runs.db")
     lazy = open_store(path, create=True, lazy=True)
     with closing(open_store(path, create=False)) as reader:
-        for step in log[: GROUP - 1]:
+        for step in log[: GROUP_SIZE - 1]:
             lazy.append("study", [step])
         assert list(reader.studies()) == []
-        for step in log[GROUP - 1 :]:
+        for step in log[GROUP_SIZE - 1 :]:
             lazy.append("study", [step])
-        assert list(reader.read("study")) == log[:GROUP]
+        assert list(reader.read("study")) == log[:GROUP_SIZE]
         lazy.close()
         assert list(reader.read("study")) == log
 
@@ -509,13 +517,13 @@ def test_a_lazy_store_claims_at_the_first_append(tmp_path: Path) -> None:
         closing(open_store(path, create=True, lazy=True)) as lazy,
         closing(open_store(path, create=False)) as other,
     ):
-        lazy.append("study", sample_log())
+        lazy.append("study", make_sample_log())
         with pytest.raises(StoreError, match="is being written"):
-            other.append("study", sample_log())
+            other.append("study", make_sample_log())
 
 
-def test_a_lazy_store_that_cannot_commit_says_so_and_lets_go(tmp_path: Path) -> None:
-    log, path = sample_log(), str(tmp_path / "runs.db")
+def test_a_lazy_store_that_cannot_commit_raises_and_releases_its_claim(tmp_path: Path) -> None:
+    log, path = make_sample_log(), str(tmp_path / "runs.db")
     lazy = open_store(path, create=True, lazy=True)
     lazy.append("study", log)
     for lock in tmp_path.glob("*.lock"):
@@ -529,11 +537,11 @@ def test_a_lazy_store_that_cannot_commit_says_so_and_lets_go(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == ["runs.db"]
 
 
-def test_a_study_that_is_not_there_is_told_the_nearest(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_study_suggests_the_nearest_name(tmp_path: Path) -> None:
     with closing(open_store(str(tmp_path / "runs.db"), create=True)) as store:
         with pytest.raises(StudyNotFound, match=r"runs.db: it holds no study yet\."):
             store.read("mnist")
-        store.append("mnist", sample_log())
+        store.append("mnist", make_sample_log())
         with pytest.raises(StudyNotFound, match=r"no study 'mnits' in .*: did you mean 'mnist'\?"):
             store.read("mnits")
         with pytest.raises(StudyNotFound, match=r"it holds 1, the newest is 'mnist'\."):
@@ -545,4 +553,4 @@ def test_a_name_that_is_not_text_is_refused(tmp_path: Path) -> None:
         closing(open_store(str(tmp_path / "runs.db"), create=True)) as store,
         pytest.raises(StoreError, match=r"'\\udcff' is not text: choose another name"),
     ):
-        store.append("\udcff", sample_log())
+        store.append("\udcff", make_sample_log())

@@ -1,4 +1,4 @@
-"""The PostgreSQL store: the contract, servers that come and go, one driver a study, addresses."""
+"""The PostgreSQL store: the contract, lost connections, one driver per study, URLs, permissions."""
 
 from __future__ import annotations
 
@@ -10,38 +10,43 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from postgres_kit import PASSWORD, WALLED, Cutter, end_sessions, schema_of
+from postgres_server import PASSWORD, PASSWORD_USER, CuttingProxy, end_sessions, get_schema
 
 from paceline.core.errors import PacelineWarning, StoreError, StudyRunning
 from paceline.core.events import CapacityChanged, ChangeSlots
-from paceline.store import folder_of, open_store, shown, sql
-from paceline.testing.stores import DurableStoreContract, StoreContract, numbered, sample_log
+from paceline.store import find_study_folder, hide_password, open_store, sql
+from paceline.testing.stores import (
+    DurableStoreContract,
+    StoreContract,
+    make_sample_log,
+    number_steps,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from benchmarks.postgres import Cluster
+    from benchmarks.postgres import PostgresServer
 
     from paceline.core.ports import Store
 
 
 @pytest.fixture
-def url(cluster: Cluster) -> str:
-    """The address of an empty place."""
-    return cluster.url()
+def url(postgres: PostgresServer) -> str:
+    """The URL of an empty schema."""
+    return postgres.url()
 
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    """A store there."""
+    """A store in an empty schema."""
     with closing(open_store(url, create=True)) as store:
         yield store
 
 
 class TestPostgresStore(DurableStoreContract):
     @pytest.fixture(autouse=True)
-    def somewhere(self, url: str) -> None:
+    def choose_schema(self, url: str) -> None:
         self.url = url
 
     def make(self, tmp_path: Path) -> Store:
@@ -53,17 +58,17 @@ class TestPostgresStore(DurableStoreContract):
 
 class TestLazyPostgresStore(StoreContract):
     @pytest.fixture(autouse=True)
-    def somewhere(self, url: str) -> None:
+    def choose_schema(self, url: str) -> None:
         self.url = url
 
     def make(self, tmp_path: Path) -> Store:
         return open_store(self.url, create=True, lazy=True)
 
 
-# One driver a study.
+# One driver per study.
 
 
-def test_a_refused_driver_learns_which_process_on_which_machine_writes(
+def test_the_error_of_a_second_driver_names_the_process_and_machine_of_the_first(
     store: Store, url: str
 ) -> None:
     store.claim("study")
@@ -73,38 +78,38 @@ def test_a_refused_driver_learns_which_process_on_which_machine_writes(
     assert caught.value.holder == holder
     assert str(caught.value) == (
         f"study 'study' in {url} is being written by {holder}: "
-        "wait until that ends or stop it, or choose another name for a new study."
+        "wait for it to end or stop it, or choose another name for a new study."
     )
 
 
-def test_the_same_study_in_two_places_of_one_database_has_two_drivers(
-    store: Store, cluster: Cluster
+def test_studies_of_one_name_in_two_schemas_are_independent(
+    store: Store, postgres: PostgresServer
 ) -> None:
-    store.append("study", sample_log())
-    with closing(open_store(cluster.url(), create=True)) as other:
-        other.append("study", sample_log())
+    store.append("study", make_sample_log())
+    with closing(open_store(postgres.url(), create=True)) as other:
+        other.append("study", make_sample_log())
 
 
-def test_a_driver_that_was_cut_off_goes_on_where_nobody_took_its_study(
-    store: Store, cluster: Cluster
+def test_a_driver_that_lost_its_connection_goes_on_if_no_other_resumed_the_study(
+    store: Store, postgres: PostgresServer
 ) -> None:
-    log = sample_log()
+    log = make_sample_log()
     for step in log:
         store.append("study", [step])
-        assert end_sessions(cluster)
+        assert end_sessions(postgres)
     assert list(store.read("study")) == log
     assert store.holder("study") is None
     assert list(store.inbox("study")) == []
-    # Whoever looks into the inbox of its study holds it again.
+    # Reading the inbox has acquired the claim again.
     assert store.holder("study") is not None
 
 
-def test_a_driver_that_was_cut_off_cannot_write_over_the_one_that_took_its_study(
-    store: Store, url: str, cluster: Cluster
+def test_a_driver_that_lost_its_connection_cannot_write_after_another_resumed_the_study(
+    store: Store, url: str, postgres: PostgresServer
 ) -> None:
-    log = sample_log()
+    log = make_sample_log()
     store.append("study", log[:2])
-    end_sessions(cluster)
+    end_sessions(postgres)
     with closing(open_store(url, create=False)) as second:
         second.append("study", log[2:4])
         for use in (lambda: store.append("study", log[2:]), lambda: store.inbox("study")):
@@ -116,14 +121,14 @@ def test_a_driver_that_was_cut_off_cannot_write_over_the_one_that_took_its_study
 
 # The first driver's two steps have five entries.
 @pytest.mark.parametrize("entries", [1, 2, 5, 6])
-def test_a_driver_that_was_cut_off_finds_out_that_another_one_came_and_went(
-    store: Store, url: str, cluster: Cluster, entries: int
+def test_a_driver_that_lost_its_connection_detects_entries_of_another_that_has_ended(
+    store: Store, url: str, postgres: PostgresServer, entries: int
 ) -> None:
-    log = sample_log()
+    log = make_sample_log()
     assert log[4].number - log[2].number == 5
     store.append("study", log[:2])
-    end_sessions(cluster)
-    other = numbered([(CapacityChanged(at=7.0, slots=()), ())] * entries, log[2].number)
+    end_sessions(postgres)
+    other = number_steps([(CapacityChanged(at=7.0, slots=()), ())] * entries, log[2].number)
     with closing(open_store(url, create=False)) as second:
         second.append("study", other)
     with pytest.raises(StoreError, match="was written by another driver while the connection was"):
@@ -132,82 +137,82 @@ def test_a_driver_that_was_cut_off_finds_out_that_another_one_came_and_went(
 
 
 @pytest.mark.parametrize("delivered", [True, False])
-def test_a_line_that_breaks_at_the_commit_loses_nothing_and_doubles_nothing(
-    url: str, cluster: Cluster, tmp_path: Path, delivered: bool
+def test_a_connection_lost_at_the_commit_neither_loses_nor_repeats_steps(
+    url: str, postgres: PostgresServer, tmp_path: Path, delivered: bool
 ) -> None:
-    log = sample_log()
+    log = make_sample_log()
     with (
-        Cutter(cluster, tmp_path) as cutter,
-        closing(open_store(cutter.url(url), create=True)) as store,
+        CuttingProxy(postgres, tmp_path) as proxy,
+        closing(open_store(proxy.url(url), create=True)) as store,
     ):
         for step in log:
-            cutter.deliver = delivered
+            proxy.deliver = delivered
             store.append("study", [step])
-            assert cutter.deliver is None
+            assert proxy.deliver is None
     with closing(open_store(url, create=False)) as store:
         assert list(store.read("study")) == log
 
 
-# A server that goes away.
+# A server that becomes unavailable.
 
 
-@pytest.mark.filterwarnings("ignore:.* is away")
-def test_a_server_that_restarts_is_waited_for(store: Store, cluster: Cluster) -> None:
-    log = sample_log()
+@pytest.mark.filterwarnings("ignore:.* is unavailable")
+def test_a_store_waits_for_a_server_that_restarts(store: Store, postgres: PostgresServer) -> None:
+    log = make_sample_log()
     store.append("study", log[:2])
-    cluster.stop()
-    starting = threading.Thread(target=cluster.start)
+    postgres.stop()
+    starting = threading.Thread(target=postgres.start)
     starting.start()
     store.append("study", log[2:])
     assert list(store.read("study")) == log
     starting.join()
 
 
-def test_a_server_that_stays_away_is_told_as_such_and_nothing_is_lost(
-    store: Store, url: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_stays_down_is_an_error_and_nothing_is_lost(
+    store: Store, url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql, "PATIENCE_S", 0.0)
-    log = sample_log()
+    log = make_sample_log()
     store.append("study", log[:2])
-    cluster.stop()
+    postgres.stop()
     try:
         for use in (lambda: store.append("study", log[2:]), lambda: open_store(url, create=True)):
             with pytest.raises(StoreError, match=r"cannot be reached \(.*the study can be resumed"):
                 use()
     finally:
-        cluster.start()
+        postgres.start()
     store.append("study", log[2:])
     assert list(store.read("study")) == log
 
 
-def test_whoever_waits_for_a_server_is_told_so_once(
-    store: Store, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_waiting_for_a_server_warns_once(
+    store: Store, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql, "PAUSES_S", ())
     monkeypatch.setattr(sql, "LONGEST_S", 0.1)
     monkeypatch.setattr(sql, "PATIENCE_S", 0.5)
-    cluster.stop()
+    postgres.stop()
     try:
         with (
-            pytest.warns(PacelineWarning) as told,
+            pytest.warns(PacelineWarning) as warned,
             pytest.raises(StoreError, match="cannot be reached"),
         ):
             store.studies()
     finally:
-        cluster.start()
-    assert len(told) == 1
-    assert str(told[0].message).endswith("is away: waiting for it, for 0.5 s at most.")
+        postgres.start()
+    assert len(warned) == 1
+    assert str(warned[0].message).endswith("is unavailable: retrying for up to 0.5 s.")
 
 
-def test_an_order_is_given_once_or_not_at_all(
-    store: Store, url: str, cluster: Cluster, tmp_path: Path
+def test_a_command_is_posted_once_or_not_at_all(
+    store: Store, url: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    store.append("study", sample_log())
+    store.append("study", make_sample_log())
     with (
-        Cutter(cluster, tmp_path) as cutter,
-        closing(open_store(cutter.url(url), create=False)) as other,
+        CuttingProxy(postgres, tmp_path) as proxy,
+        closing(open_store(proxy.url(url), create=False)) as other,
     ):
-        cutter.deliver = True
+        proxy.deliver = True
         with pytest.raises(StoreError, match="cannot be reached"):
             other.post("study", ChangeSlots(1))
     assert list(store.inbox("study")) == [(1, ChangeSlots(1))]
@@ -216,13 +221,13 @@ def test_an_order_is_given_once_or_not_at_all(
 # Readers, posts and the writer.
 
 
-def test_nobody_who_hangs_in_the_middle_of_something_keeps_the_writer_waiting(
-    store: Store, url: str, cluster: Cluster
+def test_a_hanging_reader_or_poster_does_not_block_the_writer(
+    store: Store, url: str, postgres: PostgresServer
 ) -> None:
-    log = sample_log()
+    log = make_sample_log()
     store.append("study", log[:2])
-    schema = schema_of(url)
-    with cluster.connected() as reader, cluster.connected() as poster:
+    schema = get_schema(url)
+    with postgres.connect() as reader, postgres.connect() as poster:
         reader.execute(f"BEGIN; SELECT * FROM {schema}.paceline_steps")
         poster.execute(f"BEGIN; SELECT id FROM {schema}.paceline_studies FOR NO KEY UPDATE")
         store.append("study", log[2:])
@@ -231,8 +236,8 @@ def test_nobody_who_hangs_in_the_middle_of_something_keeps_the_writer_waiting(
         assert store.post("study", ChangeSlots(1)) == 1
 
 
-def test_posts_from_many_places_get_a_number_each(store: Store, url: str) -> None:
-    store.append("study", sample_log())
+def test_concurrent_posts_get_a_number_each(store: Store, url: str) -> None:
+    store.append("study", make_sample_log())
     numbers: list[int] = []
 
     def post() -> None:
@@ -247,53 +252,55 @@ def test_posts_from_many_places_get_a_number_each(store: Store, url: str) -> Non
     assert sorted(numbers) == list(range(1, 41))
 
 
-# Addresses, and what is said of them.
+# URLs, passwords and permissions.
 
 
-def test_a_database_without_a_store_is_left_as_it_is_by_who_only_reads(
-    url: str, cluster: Cluster
+def test_opening_without_create_leaves_a_database_without_a_store_unchanged(
+    url: str, postgres: PostgresServer
 ) -> None:
     with pytest.raises(StoreError) as caught:
         open_store(url, create=False)
     assert str(caught.value) == (
-        f"{url} holds no store: check the address, or start a study there first."
+        f"{url} holds no store: check the URL, or start a study there first."
     )
-    with cluster.connected() as connection:
-        schema = schema_of(url)
+    with postgres.connect() as connection:
+        schema = get_schema(url)
         tables = "SELECT * FROM pg_tables WHERE schemaname = %s"
         assert connection.execute(tables, [schema]).fetchall() == []
 
 
-def test_a_store_may_lie_beside_the_tables_of_others(url: str, cluster: Cluster) -> None:
-    with cluster.connected() as connection:
-        connection.execute(f"CREATE TABLE {schema_of(url)}.trials (id integer)")
+def test_a_store_may_share_a_schema_with_other_tables(url: str, postgres: PostgresServer) -> None:
+    with postgres.connect() as connection:
+        connection.execute(f"CREATE TABLE {get_schema(url)}.trials (id integer)")
     with closing(open_store(url, create=True)) as store:
-        store.append("study", sample_log())
+        store.append("study", make_sample_log())
 
 
-@pytest.mark.parametrize("give", ["variable", "file", "address"])
-def test_a_password_is_taken_from_where_it_is_kept(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give: str
+@pytest.mark.parametrize("give", ["variable", "file", "url"])
+def test_a_password_may_come_from_a_variable_a_file_or_the_url(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give: str
 ) -> None:
-    url = cluster.url(WALLED)
+    url = postgres.url(PASSWORD_USER)
     if give == "variable":
         monkeypatch.setenv("PGPASSWORD", PASSWORD)
     elif give == "file":
         path = tmp_path / "passwords"
-        path.write_text(f"*:*:*:{WALLED}:{PASSWORD}\n")
+        path.write_text(f"*:*:*:{PASSWORD_USER}:{PASSWORD}\n")
         path.chmod(0o600)
         monkeypatch.setenv("PGPASSFILE", str(path))
     else:
         url = url.replace("@", f":{PASSWORD.replace(' ', '%20')}@")
     with closing(open_store(url, create=True)) as store:
-        store.append("study", sample_log())
+        store.append("study", make_sample_log())
 
 
-def test_a_password_is_never_shown(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = cluster.url(WALLED).replace("@", ":wrong@")
+def test_a_password_is_never_shown(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.url(PASSWORD_USER).replace("@", ":wrong@")
     with pytest.raises(StoreError, match="password authentication failed") as caught:
         open_store(url, create=True)
-    assert f"postgresql://{WALLED}:***@/postgres?" in str(caught.value)
+    assert f"postgresql://{PASSWORD_USER}:***@/postgres?" in str(caught.value)
     error: BaseException | None = caught.value
     while error is not None:
         assert "wrong" not in str(error)
@@ -308,51 +315,58 @@ def test_a_password_is_never_shown(cluster: Cluster, monkeypatch: pytest.MonkeyP
         ("postgresql://host:5433/db", "postgresql://host:5433/db"),
     ],
 )
-def test_an_address_is_shown_without_its_password(url: str, words: str) -> None:
-    assert shown(url) == words
+def test_hide_password_replaces_every_password(url: str, words: str) -> None:
+    assert hide_password(url) == words
 
 
 @pytest.mark.parametrize(
     ("right", "words"),
-    [("CREATE", "grant it CREATE on the schema"), ("USAGE", "lets this user not into it: make it")],
+    [
+        ("CREATE", "grant CREATE on the schema"),
+        ("USAGE", "denies this user access to it: create it"),
+    ],
 )
-def test_a_user_who_may_not_make_tables_is_told_what_is_missing(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, right: str, words: str
+def test_the_error_for_a_missing_permission_names_it(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, right: str, words: str
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
-    url = cluster.url(WALLED)
-    with cluster.connected() as connection:
-        connection.execute(f"REVOKE {right} ON SCHEMA {schema_of(url)} FROM {WALLED}")
+    url = postgres.url(PASSWORD_USER)
+    with postgres.connect() as connection:
+        connection.execute(f"REVOKE {right} ON SCHEMA {get_schema(url)} FROM {PASSWORD_USER}")
     with pytest.raises(StoreError, match=words):
         open_store(url, create=True)
 
 
-def test_a_user_who_may_only_look_sees_all_and_one_who_may_order_can(
-    store: Store, url: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_reading_posting_and_writing_need_only_the_documented_permissions(
+    store: Store, url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
-    log = sample_log()
+    log = make_sample_log()
     store.append("study", log)
-    schema = schema_of(url)
-    with cluster.connected() as connection:
-        connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO {WALLED}")
-        connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {WALLED}")
-        with closing(open_store(url.replace("paceline@", f"{WALLED}@"), create=False)) as other:
+    schema = get_schema(url)
+    with postgres.connect() as connection:
+        connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO {PASSWORD_USER}")
+        connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {PASSWORD_USER}")
+        with closing(
+            open_store(url.replace("paceline@", f"{PASSWORD_USER}@"), create=False)
+        ) as other:
             assert list(other.read("study")) == log
             assert other.holder("study") == store.holder("study") is not None
-            with pytest.raises(StoreError, match="lets this user not do that: grant it"):
+            with pytest.raises(StoreError, match="denies this user permission: grant"):
                 other.post("study", ChangeSlots(1))
-            connection.execute(f"GRANT INSERT ON {schema}.paceline_inbox TO {WALLED}")
-            connection.execute(f"GRANT UPDATE ON {schema}.paceline_studies TO {WALLED}")
+            connection.execute(f"GRANT INSERT ON {schema}.paceline_inbox TO {PASSWORD_USER}")
+            connection.execute(f"GRANT UPDATE ON {schema}.paceline_studies TO {PASSWORD_USER}")
             assert other.post("study", ChangeSlots(1)) == 1
-            with pytest.raises(StoreError, match="lets this user not do that: grant it"):
+            with pytest.raises(StoreError, match="denies this user permission: grant"):
                 other.append("another", log)
-            connection.execute(f"GRANT INSERT ON ALL TABLES IN SCHEMA {schema} TO {WALLED}")
-            connection.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {WALLED}")
+            connection.execute(f"GRANT INSERT ON ALL TABLES IN SCHEMA {schema} TO {PASSWORD_USER}")
+            connection.execute(
+                f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {PASSWORD_USER}"
+            )
             other.append("another", log)
 
 
-def test_without_its_driver_a_server_is_not_reached_and_it_is_said_how_to_get_it(
+def test_the_error_for_a_missing_psycopg_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
@@ -364,25 +378,25 @@ def test_without_its_driver_a_server_is_not_reached_and_it_is_said_how_to_get_it
     )
 
 
-def test_a_name_that_the_server_cannot_hold_is_refused(store: Store) -> None:
+def test_a_name_that_the_server_cannot_store_is_refused(store: Store) -> None:
     with pytest.raises(StoreError, match=r"cannot be used: .*cannot contain NUL"):
-        store.append("a\0b", sample_log())
+        store.append("a\0b", make_sample_log())
     noise = "".join(map(chr, range(0x4E00, 0x4E00 + 3_000)))
-    with pytest.raises(StoreError, match="cannot hold a name as long as that: choose a shorter"):
-        store.append(noise, sample_log())
+    with pytest.raises(StoreError, match="cannot store such a long name: choose a shorter"):
+        store.append(noise, make_sample_log())
     assert list(store.studies()) == []
 
 
-def test_an_address_that_cannot_be_read_is_told_how_to_write_one() -> None:
+def test_an_invalid_url_is_refused_with_the_valid_form() -> None:
     with pytest.raises(StoreError) as caught:
         open_store("postgresql://me:secret@host:port/db", create=True)
     assert str(caught.value) == (
-        "postgresql://me:***@host:port/db is no address: "
+        "postgresql://me:***@host:port/db is not a valid URL: "
         "write postgresql://user@host:port/database."
     )
 
 
-def test_checkpoints_lie_in_the_same_folder_whoever_connects(
+def test_the_checkpoint_folder_does_not_depend_on_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -391,8 +405,8 @@ def test_checkpoints_lie_in_the_same_folder_whoever_connects(
         "postgresql://you@host/db?sslmode=require",
         "postgresql://host/other",
     ]
-    first, second, third = (folder_of(url, "a study") for url in urls)
+    first, second, third = (find_study_folder(url, "a study") for url in urls)
     assert first == second != third
     assert first is not None
     assert first.is_relative_to(tmp_path / ".paceline")
-    assert folder_of(urls[0], "a-study") != first
+    assert find_study_folder(urls[0], "a-study") != first

@@ -1,4 +1,4 @@
-"""Where tests find data sets that are too large to come with the repository."""
+"""Find data sets for tests that are too large for the repository."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 DEBIAN = "/usr/share/datasets/fashion-mnist"
 
 
-def fashion_mnist() -> Path:
+def find_fashion_mnist() -> Path:
     """Return the folder with Fashion-MNIST's four files, or skip the test."""
     folder = Path(os.environ.get("FASHION_MNIST") or DEBIAN)
     if not (folder / "train-images-idx3-ubyte.gz").exists():

@@ -1,4 +1,4 @@
-"""Every registered part keeps its contract, and every clause of a contract can be broken."""
+"""Every registered part passes its contract kit, and a broken part fails every clause."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from broken import BROKEN
 from msgspec.structs import replace
 
-from paceline.api.registry import BUILT_IN, Kind, build, parse_part
+from paceline.api.registry import BUILT_IN, Kind, build_part, parse_part
 from paceline.core.errors import SpecError
 from paceline.core.rng import Stream
 from paceline.core.space import loguniform, uniform
@@ -25,9 +25,14 @@ from paceline.core.values import Part
 from paceline.engines.sim.cluster import Cluster
 from paceline.engines.sim.engine import SimEngine
 from paceline.testing import allocators, curves, engines, generators, policies
-from paceline.testing.random_parts import AskedGenerator, EndingPolicy, ProbeAllocator, ProbePolicy
-from paceline.testing.simulations import CALM, Rehearsal, Scene
-from paceline.testing.snapshots import memory_of
+from paceline.testing.random_parts import (
+    DeferredGenerator,
+    EndingPolicy,
+    RandomAllocator,
+    RandomPolicy,
+)
+from paceline.testing.simulations import CALM, Scenario, SimulatedStudy
+from paceline.testing.snapshots import dump_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,23 +43,23 @@ if TYPE_CHECKING:
 
 CONFIGS = [{"lr": 0.1 / (1 + number), "width": number} for number in range(30)]
 
-# Registered parts: what they are made with where they need something, and the kit they keep where
-# it is a narrower one than every part of their kind keeps.
+# For registered parts: arguments that they need, and the kit for parts that need another one than
+# the usual kit of their kind.
 ARGUMENTS: dict[tuple[Kind, str], dict[str, Any]] = {
     ("generator", "queued"): {"configs": CONFIGS},
     ("policy", "kill_below"): {"value": 0.5, "after": 4},
-    # As many as the kit's tables have runs, so that each of them is trained.
+    # As many as the kit's tables have runs, so that each run is trained.
     ("policy", "pbt"): {"population": 13},
     ("generator", "gp"): {"startup": 4},
     ("curve model", "ensemble"): {"steps": 30},
 }
-NARROWER: dict[tuple[Kind, str], type] = {
+SPECIAL_KITS: dict[tuple[Kind, str], type] = {
     ("generator", "random"): generators.SeededGeneratorContract,
-    # What becomes of trials is what it goes by.
-    ("generator", "branching"): generators.SeededGeneratorLaws,
+    # Its configs depend on results of trials.
+    ("generator", "branching"): generators.BaseSeededGeneratorContract,
     ("generator", "sobol"): generators.SeededGeneratorContract,
-    # It stops even a lone trial, and its threshold is no mirror image of itself.
-    ("policy", "kill_below"): policies.PolicyLaws,
+    # It stops even a lone trial, and its threshold is not symmetric.
+    ("policy", "kill_below"): policies.BasePolicyContract,
     **{
         ("generator", name): generators.SamplerContract
         for name in ("tpe", "cmaes", "qmc", "optuna")
@@ -69,14 +74,14 @@ KITS: dict[Kind, type] = {
 
 
 class RandomWalks(curves.FamilyCurveContract):
-    """The curves that the last value is an honest forecast of."""
+    """Random walks, of which the last value is a calibrated forecast."""
 
     def sample(self, rng: Stream) -> list[float]:
         return list(accumulate([1.0, *(rng.gauss(0.0, 0.05) for _ in range(29))]))
 
 
 class TwoNumbers(generators.SamplerContract):
-    """Small studies in two dimensions: a Gaussian process thinks for seconds."""
+    """Small studies in two dimensions, since a Gaussian process takes seconds."""
 
     trials = 8
 
@@ -85,89 +90,95 @@ class TwoNumbers(generators.SamplerContract):
 
 
 class Forking(policies.PolicyContract):
-    """Studies whose trials may go on from each other: they share, and their space is known."""
+    """Studies with shared prefixes and a known space, as PBT needs."""
 
     def study(
-        self, trace: Trace = policies.TABLE, scene: Scene = CALM, policy: Policy | None = None
-    ) -> Rehearsal:
+        self, trace: Trace = policies.TABLE, scenario: Scenario = CALM, policy: Policy | None = None
+    ) -> SimulatedStudy:
         runs = len(trace.runs)
         space = {name: uniform(-1.0, runs) for name in trace.runs[0].config}
-        told = {**scene.spec, "share": True, "generator": Part("queued", {"space": space})}
-        return super().study(trace, replace(scene, spec=told), policy)
+        spec = {**scenario.spec, "share": True, "generator": Part("queued", {"space": space})}
+        return super().study(trace, replace(scenario, spec=spec), policy)
 
 
-NARROWER["policy", "pbt"] = Forking
-NARROWER["curve model", "last"] = RandomWalks
-NARROWER["generator", "gp"] = TwoNumbers
+SPECIAL_KITS["policy", "pbt"] = Forking
+SPECIAL_KITS["curve model", "last"] = RandomWalks
+SPECIAL_KITS["generator", "gp"] = TwoNumbers
 
 
-def takes_a_space(kind: Kind, name: str) -> bool:
+def has_space(kind: Kind, name: str) -> bool:
     module, _, attribute = BUILT_IN[kind][name].partition(":")
     return "space" in inspect.signature(getattr(import_module(module), attribute)).parameters
 
 
-def made(kind: Kind, name: str, **given: Any) -> Any:  # noqa: ANN401
-    """Return a registered part, with a clear word if this file does not know how to make it."""
+def build_registered(kind: Kind, name: str, **given: Any) -> Any:  # noqa: ANN401
+    """Return a registered part; fail with a hint if it needs arguments."""
     try:
-        return build(kind, Part(name, {**ARGUMENTS.get((kind, name), {}), **given}))
+        return build_part(kind, Part(name, {**ARGUMENTS.get((kind, name), {}), **given}))
     except SpecError as error:
         pytest.fail(f"{error} Give it in ARGUMENTS of {__file__}, so that its kit can run.")
 
 
-def kit_of(kind: Kind, name: str) -> type:
+def make_kit(kind: Kind, name: str) -> type:
     """Return the test class of a registered part."""
-    space = takes_a_space(kind, name)
-    given = (lambda space: made(kind, name, space=space)) if space else (lambda: made(kind, name))
+    space = has_space(kind, name)
+    given = (
+        (lambda space: build_registered(kind, name, space=space))
+        if space
+        else (lambda: build_registered(kind, name))
+    )
     usual = generators.SpaceGeneratorContract if space else KITS[kind]
     title = "".join(word.title() for word in f"{name} {kind}".replace("_", " ").split())
-    kit = NARROWER.get((kind, name), usual)
-    # Hundreds of simulations; what they run has tests of its own, and the clauses break below.
+    kit = SPECIAL_KITS.get((kind, name), usual)
+    # Hundreds of simulations of code with tests of its own; the clauses are tested below.
     marks = [pytest.mark.unmeasured]
     return type(f"Test{title}", (kit,), {"make": staticmethod(given), "pytestmark": marks})
 
 
 for _kind in get_args(Kind):
     for _name in BUILT_IN[_kind]:
-        _class = kit_of(_kind, _name)
+        _class = make_kit(_kind, _name)
         globals()[_class.__name__] = _class
 
 
-def test_a_new_part_that_needs_arguments_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_part_without_its_arguments_fails_with_a_hint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(BUILT_IN["generator"], "new", "paceline.generators.queued:Queued")
     with pytest.raises(pytest.fail.Exception, match=r"needs a value for configs.*ARGUMENTS"):
-        kit_of("generator", "new")().test_every_config_can_be_written_to_a_log()
+        make_kit("generator", "new")().test_every_config_can_be_written_to_a_log()
 
 
-class TestJoinedPolicies(policies.PolicyContract):
-    make = staticmethod(lambda: build("policy", parse_part("asha+plateau:patience=3")))
+class TestCombinedPolicies(policies.PolicyContract):
+    make = staticmethod(lambda: build_part("policy", parse_part("asha+plateau:patience=3")))
 
 
-class TestProbePolicy(policies.PolicyLaws):
-    make = ProbePolicy
+class TestRandomPolicy(policies.BasePolicyContract):
+    make = RandomPolicy
 
 
-class TestOddProbePolicy(policies.PolicyLaws):
-    make = staticmethod(lambda: ProbePolicy(seed=3))
+class TestOddRandomPolicy(policies.BasePolicyContract):
+    make = staticmethod(lambda: RandomPolicy(seed=3))
 
 
-class TestForkingProbePolicy(policies.PolicyLaws):
-    make = staticmethod(lambda: ProbePolicy(seed=1, forks=[{"run": 2}, {"run": 5}]))
+class TestForkingRandomPolicy(policies.BasePolicyContract):
+    make = staticmethod(lambda: RandomPolicy(seed=1, forks=[{"run": 2}, {"run": 5}]))
 
 
-class TestEndingPolicy(policies.PolicyLaws):
+class TestEndingPolicy(policies.BasePolicyContract):
     make = EndingPolicy
 
 
-class TestProbeAllocator(allocators.AllocatorLaws):
-    make = ProbeAllocator
+class TestRandomAllocator(allocators.BaseAllocatorContract):
+    make = RandomAllocator
 
 
-class TestAskedGenerator(generators.GeneratorLaws):
-    make = staticmethod(lambda: AskedGenerator(configs=CONFIGS))
+class TestDeferredGenerator(generators.BaseGeneratorContract):
+    make = staticmethod(lambda: DeferredGenerator(configs=CONFIGS))
 
 
 class TestSimulator(engines.EngineContract):
-    make = staticmethod(lambda workload, adviser: SimEngine(workload, Cluster(slots=2), adviser))
+    make = staticmethod(lambda workload, advisor: SimEngine(workload, Cluster(slots=2), advisor))
 
 
 class TestSimulatorWithCosts(engines.EngineContract):
@@ -175,11 +186,11 @@ class TestSimulatorWithCosts(engines.EngineContract):
         slots=2, setup_s=0.05, save_s=0.01, restore_s=0.01, forecast_s=0.03, proposal_s=0.02
     )
     make = staticmethod(
-        lambda workload, adviser: SimEngine(workload, TestSimulatorWithCosts.costs, adviser)
+        lambda workload, advisor: SimEngine(workload, TestSimulatorWithCosts.costs, advisor)
     )
 
 
-# The page on writing parts: its examples are run as they stand there, tests and all.
+# The examples and tests of docs/writing-a-part.md are run as they are.
 
 PAGE = (Path(__file__).parents[2] / "docs" / "writing-a-part.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M)
@@ -196,26 +207,26 @@ def test_the_page_has_an_example_and_a_kit_for_each_kind_of_part() -> None:
     assert {kit.__mro__[1] for kit in kits} == set(KITS.values())
 
 
-def test_the_examples_of_the_page_can_be_read_in_one_sitting() -> None:
+def test_the_examples_of_the_page_are_short() -> None:
     assert max(block.count("\n") for block in BLOCKS) <= 60
 
 
-def test_a_part_of_the_page_can_be_named_with_its_parameters() -> None:
-    part = build("policy", parse_part("written.page:BetterHalf:check=5"))
+def test_a_part_of_the_page_can_be_built_by_name() -> None:
+    part = build_part("policy", parse_part("written.page:BetterHalf:check=5"))
     assert type(part).__name__ == "BetterHalf"
 
 
 def test_the_page_names_every_kit() -> None:
-    for room in (policies, generators, allocators, curves, engines):
-        for name, value in vars(room).items():
-            if isinstance(value, type) and name.endswith(("Contract", "Laws")):
+    for module in (policies, generators, allocators, curves, engines):
+        for name, value in vars(module).items():
+            if isinstance(value, type) and name.endswith("Contract"):
                 assert f"`{name}`" in PAGE
 
 
-# Kits that can fail
+# Every clause fails for a broken part
 
 
-def clauses_of(kit: type) -> set[str]:
+def list_clauses(kit: type) -> set[str]:
     return {name for name in dir(kit) if name.startswith("test_")}
 
 
@@ -237,19 +248,19 @@ def test_a_broken_part_breaks_the_clause(
     broken = type("Broken", (kit,), {"make": staticmethod(make)})()
     with pytest.raises(error):
         getattr(broken, clause)()
-    machines.clear()  # nobody promises that a broken part leaves a good state
+    machines.clear()  # a broken part may leave a state that breaks invariants
 
 
-def test_every_clause_of_every_kit_is_broken_by_somebody() -> None:
+def test_every_clause_of_every_kit_has_a_broken_part() -> None:
     broken = {clause for _, breakers in BROKEN for clause in breakers}
-    kits = [*(kit for kit, _ in BROKEN), *KITS.values(), *NARROWER.values()]
-    assert {clause for kit in kits for clause in clauses_of(kit)} - broken == set()
+    kits = [*(kit for kit, _ in BROKEN), *KITS.values(), *SPECIAL_KITS.values()]
+    assert {clause for kit in kits for clause in list_clauses(kit)} - broken == set()
 
 
-class Keeps:
-    """Something with memory of every kind."""
+class EveryKindOfMemory:
+    """An object with memory of every kind."""
 
-    everybody: list[int] = []  # noqa: RUF012 - shared by its objects: that is the point
+    shared: list[int] = []  # noqa: RUF012 - shared by its objects on purpose
 
     def __init__(self) -> None:
         self.heap = [(0.5, Slotted())]
@@ -271,23 +282,23 @@ class Slotted:
 @pytest.mark.parametrize(
     "write",
     [
-        lambda brain: brain.heap.append(brain.heap[0]),
-        lambda brain: setattr(brain.heap[0][1], "mark", 2),
-        lambda brain: setattr(brain.heap[0][1], "none", None),
-        lambda brain: brain.recent.append(2.0),
-        lambda brain: brain.known[1].add(3),
-        lambda brain: brain.known.setdefault(2, set()),
-        lambda brain: brain.draws.random(),
-        lambda brain: brain.column.append(2.0),
-        lambda brain: next(brain.numbers),
-        lambda brain: setattr(brain, "me", None),
-        lambda brain: setattr(brain, "more", float("nan")),
-        lambda brain: brain.everybody.append(1),
+        lambda item: item.heap.append(item.heap[0]),
+        lambda item: setattr(item.heap[0][1], "mark", 2),
+        lambda item: setattr(item.heap[0][1], "none", None),
+        lambda item: item.recent.append(2.0),
+        lambda item: item.known[1].add(3),
+        lambda item: item.known.setdefault(2, set()),
+        lambda item: item.draws.random(),
+        lambda item: item.column.append(2.0),
+        lambda item: next(item.numbers),
+        lambda item: setattr(item, "me", None),
+        lambda item: setattr(item, "more", float("nan")),
+        lambda item: item.shared.append(1),
     ],
 )
-def test_writing_is_seen_wherever_it_happens(write: Callable[[Keeps], object]) -> None:
-    brain = Keeps()
-    before = memory_of(brain)
-    assert memory_of(brain) == before
-    write(brain)
-    assert memory_of(brain) != before
+def test_every_change_of_memory_is_detected(write: Callable[[EveryKindOfMemory], object]) -> None:
+    item = EveryKindOfMemory()
+    before = dump_memory(item)
+    assert dump_memory(item) == before
+    write(item)
+    assert dump_memory(item) != before

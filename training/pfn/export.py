@@ -1,8 +1,7 @@
-"""Write the network as ONNX, op by op, and check that onnxruntime answers as torch does.
+"""Export the network as ONNX, op by op, and compare onnxruntime's output with torch's.
 
-Knows the graph of `model.py`. Written by hand, so that the file holds nothing but standard
-operators, whatever version of torch trained it:
-`python -m training.pfn.export CHECKPOINT FILE`.
+Knows the graph of `model.py`. It is written by hand, so that the file holds only standard
+operators, independent of torch's version: `python -m training.pfn.export CHECKPOINT FILE`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ INPUTS = {
 
 
 class Graph:
-    """A list of operators that grows; each call returns the name of its result."""
+    """A growing list of operators; each call adds one and returns the name of its result."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -73,7 +72,7 @@ class Graph:
 
 
 def write_onnx(network: Network, path: Path) -> None:
-    """Write the network, whose outputs are chances."""
+    """Write the network to a file; its outputs are probabilities."""
     g = Graph()
     one = g.integers(1)
     whole = g("Unsqueeze", g.linear("whole", network.whole, "whole"), one)
@@ -82,7 +81,7 @@ def write_onnx(network: Network, path: Path) -> None:
     known = g("Concat", whole, others, points, axis=1)
     context = g("Unsqueeze", g.linear("whole", network.context, "context"), one)
     asked = g("Add", g.linear("asked", network.asked, "asked"), context)
-    # 0 where a token is there, a great negative number where it is not.
+    # 0 for a token that exists, a large negative number for padding.
     first = g("Slice", "whole", g.integers(0), g.integers(1), one)
     always = g("Sub", first, first)
     hidden = g("Sub", g("Concat", "met", "there", axis=1), g.number(1.0))
@@ -92,7 +91,7 @@ def write_onnx(network: Network, path: Path) -> None:
     x = g("Concat", known, asked, axis=1)
     width = network.head.in_features
     for number, layer in enumerate(network.layers):
-        x = _layer(g, x, layer, f"layer{number}", (size, mask, width))
+        x = _add_layer(g, x, layer, f"layer{number}", (size, mask, width))
     x = g("Slice", x, size, g.integers(2**31), one)
     logits = g.linear(g.normal(x, network.after, "after"), network.head, "head")
     g.nodes.append(helper.make_node("Softmax", [logits], ["chances"], axis=-1))
@@ -113,7 +112,7 @@ def write_onnx(network: Network, path: Path) -> None:
     path.write_bytes(model.SerializeToString(deterministic=True))
 
 
-def _layer(g: Graph, x: str, layer: nn.Module, name: str, common: tuple[str, str, int]) -> str:
+def _add_layer(g: Graph, x: str, layer: nn.Module, name: str, common: tuple[str, str, int]) -> str:
     size, mask, width = common
     each = width // layer.heads
     normal = g.normal(x, layer.before, f"{name}.before")
@@ -139,8 +138,8 @@ def _layer(g: Graph, x: str, layer: nn.Module, name: str, common: tuple[str, str
     return g("Add", x, g.linear(inner, layer.down, f"{name}.down"))
 
 
-def parity(network: Network, path: Path, seed: int = 0) -> float:
-    """Return the largest difference between a chance by torch and by onnxruntime."""
+def measure_difference(network: Network, path: Path, seed: int = 0) -> float:
+    """Return the largest difference between probabilities of torch and of onnxruntime."""
     import onnxruntime
 
     torch.manual_seed(seed)
@@ -161,7 +160,7 @@ def parity(network: Network, path: Path, seed: int = 0) -> float:
 
 
 def main() -> None:
-    """Read a checkpoint, write ONNX."""
+    """Read a checkpoint and write the ONNX file."""
     parser = argparse.ArgumentParser(description="Write a checkpoint's averaged weights as ONNX.")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("file", type=Path)
@@ -170,8 +169,10 @@ def main() -> None:
     network = Network()
     network.load_state_dict(kept["average"])
     write_onnx(network.eval(), given.file)
-    off = parity(network, given.file)
-    print(f"{given.file}: {given.file.stat().st_size} bytes, off by {off:.1e} from torch at most")
+    off = measure_difference(network, given.file)
+    print(
+        f"{given.file}: {given.file.stat().st_size} bytes, largest difference from torch {off:.1e}"
+    )
 
 
 if __name__ == "__main__":

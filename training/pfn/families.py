@@ -1,6 +1,6 @@
-"""The eleven published families of learning curves, each with a proper prior, mixed.
+"""A mixture of the eleven published families of learning curves, each with a proper prior.
 
-Knows formulas and priors of their parameters: accuracies that rise with the epoch.
+Knows the formulas and the priors of their parameters, for accuracies that rise with the epoch.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from training.pfn.prior import Draws
 
 
-def published(draw: Draws, t: Tensor, epochs: Tensor) -> Tensor:
+def draw_published(draw: Draws, t: Tensor, epochs: Tensor) -> Tensor:
     """Return accuracies (studies, trials, length) of a mixture; NaN where it leaves [0, 1]."""
-    # The priors were made for a hundred epochs.
+    # The priors are for a hundred epochs.
     x = torch.where(draw.study() < 0.5, 100.0 * t / epochs, t.expand(*draw.shape, -1)).clamp(min=1)
     ln = x.log()
 

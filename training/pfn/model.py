@@ -1,7 +1,7 @@
-"""The network: curves and questions in, chances of buckets out.
+"""The network: tokens of curves and of requested epochs in, logits of buckets out.
 
-Knows layers alone. Questions look at the curve and at other trials, never at each other, so an
-answer does not depend on what else is asked.
+Knows only layers. Tokens of requested epochs attend to the curve and to other trials, never to each
+other, so a forecast does not depend on what else is requested.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIDTH, LAYERS, HEADS, INNER = 160, 6, 5, 320
 
 
 class Layer(nn.Module):
-    """Attention to what is known, then a small network a token; both on normalised inputs."""
+    """Attention to the known tokens, then a small network for each token, on normalised inputs."""
 
     def __init__(self, width: int, heads: int, inner: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(inner, width)
 
     def forward(self, x: Tensor, known: int, mask: Tensor) -> Tensor:
-        """Return the tokens after this layer; the first `known` are looked at where `mask`."""
+        """Return the tokens after this layer; all attend to the first `known` where `mask`."""
         size, length, width = x.shape
         normal = self.before(x)
         shape = (size, -1, self.heads, width // self.heads)
@@ -48,7 +48,7 @@ class Layer(nn.Module):
 
 
 class Network(nn.Module):
-    """Tokens of four kinds, a few layers, a distribution for each question."""
+    """Tokens of four kinds, a few layers, and a distribution for each requested epoch."""
 
     def __init__(
         self, width: int = WIDTH, layers: int = LAYERS, heads: int = HEADS, inner: int = INNER

@@ -1,9 +1,9 @@
 """The prior: studies of synthetic learning curves, as losses (lower is better).
 
-Knows what curves of training look like: the shapes of the literature, schedules of the learning
-rate, noise, overfitting, spikes, crashes, divergence, and the units people measure in. The trials
-of a study are relatives: each parameter is one part the study's, one part a function of the
-trial's hidden config, one part its own. No recorded curve is used.
+Knows what training curves look like: the shapes of the literature, learning-rate schedules, noise,
+overfitting, spikes, crashes, divergence, and common metrics. The trials of a study are correlated:
+each parameter depends partly on the study, partly on the trial's hidden config, and is partly its
+own. No recorded curve is used.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from training.pfn.families import published
+from training.pfn.families import draw_published
 
 HIDDEN = 3  # dimensions of a trial's hidden config
-# What is measured, by shares: accuracies up to the first, errors up to the second and so on;
-# rewards are the rest.
+# Metrics by cumulative shares: accuracies up to the first number, error rates up to the second, and
+# so on; the rest are rewards.
 ACCURACIES, RATES, LOSSES, PERPLEXITIES = 0.42, 0.52, 0.80, 0.84
 
 
-class Study(NamedTuple):
-    """Studies of curves: values (studies, trials, length), NaN where there was no number."""
+class SyntheticStudies(NamedTuple):
+    """Curves of studies: values (studies, trials, length), NaN for missing numbers."""
 
     values: Tensor
     epochs: Tensor  # (studies, trials): the last epoch of each
-    bounds: Tensor  # (studies, 2): least and greatest loss there can be; infinite for none
+    bounds: Tensor  # (studies, 2): least and greatest possible loss; infinite if undeclared
 
 
 class Draws:
     """Random parameters of all trials of all studies, as (studies, trials, 1)."""
 
-    # Parameters drawn at once: thousands of small operations would keep a GPU waiting.
+    # Parameters drawn at once: thousands of small operations would be slow on a GPU.
     BLOCK = 64
 
     def __init__(self, studies: int, trials: int, generator: torch.Generator) -> None:
@@ -53,19 +53,19 @@ class Draws:
         return torch.rand(*shape, generator=self.generator, device=self.device)
 
     def _next(self) -> tuple[Tensor, Tensor]:
-        """Draw a parameter that relatives have in common to a degree that differs by study.
+        """Draw a parameter that trials share to a degree that differs by study.
 
-        Returned as a normal number and as its place between 0 and 1.
+        Returned as a standard normal number and as its quantile.
         """
         if not self._normals:
             (studies, trials), n = self.shape, self.BLOCK
             parts = self._rand(studies, 3, n).clamp(min=1e-9).log().square()
-            # In some studies trials are hardly relatives.
+            # In some studies trials are hardly correlated.
             parts = torch.cat([parts[:, :2], parts[:, 2:] * self._apart], dim=1)
             parts = (parts / parts.sum(1, keepdim=True)).sqrt()
             weights = self._randn(studies, HIDDEN, n)
             by_config = self.config @ (weights / weights.norm(dim=1, keepdim=True))
-            # Now and then the middle of a range is best, as with learning rates.
+            # Sometimes the middle of a range is best, as with learning rates.
             bent = (by_config.square() - 1) / math.sqrt(2)
             by_config = torch.where(self._rand(studies, 1, n) < 0.3, bent, by_config)
             z = parts[:, :1] * self._randn(studies, 1, n)
@@ -79,7 +79,7 @@ class Draws:
         return mean + spread * self._next()[0]
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> Tensor:
-        """Draw evenly from an interval."""
+        """Draw uniformly from an interval."""
         return low + (high - low) * self._next()[1]
 
     def power(self, low: float, high: float) -> Tensor:
@@ -91,11 +91,11 @@ class Draws:
         return self.normal(mean, spread).exp()
 
     def happens(self, chance: float | Tensor) -> Tensor:
-        """Say of each trial whether something happens to it."""
+        """Draw for each trial whether an event happens to it."""
         return self.uniform() < chance
 
     def study(self, low: float = 0.0, high: float = 1.0) -> Tensor:
-        """Draw evenly, once a study: (studies, 1, 1)."""
+        """Draw uniformly, once for each study: (studies, 1, 1)."""
         if not self._evens:
             self._evens = list(self._rand(self.shape[0], 1, self.BLOCK).split(1, dim=2))
         return low + (high - low) * self._evens.pop()
@@ -105,11 +105,11 @@ class Draws:
         return self._randn(*self.shape, length)
 
     def dice(self, length: int) -> Tensor:
-        """Draw evenly at each epoch: (studies, trials, length)."""
+        """Draw uniformly at each epoch: (studies, trials, length)."""
         return self._rand(*self.shape, length)
 
     def pick(self, options: list[float]) -> Tensor:
-        """Choose one of these, once a study."""
+        """Choose one option for each study."""
         index = (self.study() * len(options)).long().clamp(max=len(options) - 1)
         return _table(tuple(options), self.device)[index]
 
@@ -119,33 +119,35 @@ def _table(options: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(options, device=device)
 
 
-def sample(studies: int, trials: int, length: int, generator: torch.Generator) -> Study:
+def draw_studies(
+    studies: int, trials: int, length: int, generator: torch.Generator
+) -> SyntheticStudies:
     """Draw studies whose trials have at most this many epochs."""
     draw = Draws(studies, trials, generator)
     t = torch.arange(1, length + 1, device=draw.device, dtype=torch.float32)
-    epochs = _epochs(draw, length)
+    epochs = _draw_epochs(draw, length)
     kind = draw.study()
-    rate, loudness = _schedule(draw, t, epochs)
-    learned = _learned(draw, t, epochs)
-    # The part of the excess that only a lower learning rate takes away.
+    rate, loudness = _draw_schedule(draw, t, epochs)
+    learned = _draw_progress(draw, t, epochs)
+    # The part of the excess that only a lower learning rate removes.
     held = draw.power(-2.1, -0.25) * (rate[..., :1] > 0)
     excess = (1 - learned) * (1 - held) + held * rate
-    dead = draw.happens(0.45 * draw.study() ** 2)
-    excess = torch.where(dead, torch.ones_like(excess), excess)
-    excess = _start(draw, excess, t)
-    excess = _overfit(draw, excess, t, epochs, kind)
-    noise = _noise(draw, excess, t, epochs, loudness, dead)
+    untrained = draw.happens(0.45 * draw.study() ** 2)
+    excess = torch.where(untrained, torch.ones_like(excess), excess)
+    excess = _add_bad_start(draw, excess, t)
+    excess = _add_overfitting(draw, excess, t, epochs, kind)
+    noise = _draw_noise(draw, excess, t, epochs, loudness, untrained)
     excess = excess + noise
-    excess = _spikes(draw, excess)
-    excess = _crashes(draw, excess, t, epochs, noise)
-    values, bounds = _units(draw, excess, kind)
-    values = _gaps(draw, values, t)
-    epochs = _until_goal(draw, values, epochs)
-    return Study(values, epochs.squeeze(2).long(), bounds)
+    excess = _add_spikes(draw, excess)
+    excess = _add_crashes(draw, excess, t, epochs, noise)
+    values, bounds = _to_units(draw, excess, kind)
+    values = _add_gaps(draw, values, t)
+    epochs = _end_at_goal(draw, values, epochs)
+    return SyntheticStudies(values, epochs.squeeze(2).long(), bounds)
 
 
-def _epochs(draw: Draws, length: int) -> Tensor:
-    """Choose the last epoch, one for a study: often a round number."""
+def _draw_epochs(draw: Draws, length: int) -> Tensor:
+    """Draw the last epoch of each study: often a round number."""
     low = max(3.0, length / 8)
     free = (low * (length / low) ** draw.study()).round()
     round_ = [x for x in (3, 5, 10, 20, 27, 50, 81, 100, 200, 300, 500, 1000) if low <= x <= length]
@@ -154,10 +156,10 @@ def _epochs(draw: Draws, length: int) -> Tensor:
     return torch.where(draw.study() < 0.3, usual, free).expand(*draw.shape, 1)
 
 
-def _schedule(draw: Draws, t: Tensor, epochs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the learning rate's share of the excess over time, and how loud noise is.
+def _draw_schedule(draw: Draws, t: Tensor, epochs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the learning rate's share of the excess over time, and the amplitude of noise.
 
-    A share of 0 everywhere: the rate plays no part.
+    A share of 0 everywhere means that the rate has no effect.
     """
     x = t / epochs
     ends = torch.where(draw.study() < 0.8, 1.0, draw.power(-0.5, 0.3))
@@ -192,8 +194,8 @@ def _schedule(draw: Draws, t: Tensor, epochs: Tensor) -> tuple[Tensor, Tensor]:
     return rate, loudness
 
 
-def _learned(draw: Draws, t: Tensor, epochs: Tensor) -> Tensor:
-    """Return how much has been learned, from 0 towards 1: a mixture of the known shapes."""
+def _draw_progress(draw: Draws, t: Tensor, epochs: Tensor) -> Tensor:
+    """Return the progress of learning from 0 towards 1, a mixture of known shapes."""
     pace = (epochs * draw.power(-3.2, 0.8)).clamp(min=0.02)
     late = torch.where(draw.happens(0.2 * draw.study()), epochs * draw.power(-2.0, 0.3), 0.0)
     tau = (t - late).clamp(min=0) / pace
@@ -212,23 +214,25 @@ def _learned(draw: Draws, t: Tensor, epochs: Tensor) -> Tensor:
     learned = torch.zeros_like(tau)
     for k, shape in enumerate(shapes):
         learned = learned + weights[..., k : k + 1] * shape()
-    # A second rise after the first has come to rest.
+    # A second rise after the first has levelled off.
     second = draw.happens(0.15) * draw.power(-1.5, -0.15)
     again = (t / (epochs * draw.power(-1.2, 0.1))) ** draw.lognormal(1.5, 0.5)
     learned = (1 - second) * learned + second * again / (1 + again)
-    old = published(draw, t, epochs)
+    old = draw_published(draw, t, epochs)
     fits = (draw.study() < 0.15) & old.isfinite().all(2, keepdim=True)
     return torch.where(fits, old.clamp(-0.5, 1.2), learned)
 
 
-def _start(draw: Draws, excess: Tensor, t: Tensor) -> Tensor:
-    """Let some curves start far above where they could: the first epochs of a bad scale."""
+def _add_bad_start(draw: Draws, excess: Tensor, t: Tensor) -> Tensor:
+    """Let some curves start far too high, as with a badly scaled initialisation."""
     far = draw.happens(0.25 * draw.study()) * draw.power(-1.0, 1.3)
     return excess + far * torch.exp(-(t - 1) / draw.power(-0.8, 0.6))
 
 
-def _overfit(draw: Draws, excess: Tensor, t: Tensor, epochs: Tensor, kind: Tensor) -> Tensor:
-    """Let some curves turn up again; rates do so less than losses."""
+def _add_overfitting(
+    draw: Draws, excess: Tensor, t: Tensor, epochs: Tensor, kind: Tensor
+) -> Tensor:
+    """Let some curves rise again; rates do so less than losses."""
     turn = draw.happens(0.4 * draw.study())
     turn = turn * torch.where(kind < RATES, 0.2, 1.0)
     past = (t / epochs - draw.power(-1.5, 0.05)).clamp(min=0)
@@ -236,10 +240,10 @@ def _overfit(draw: Draws, excess: Tensor, t: Tensor, epochs: Tensor, kind: Tenso
     return excess + turn * up
 
 
-def _noise(
-    draw: Draws, excess: Tensor, t: Tensor, epochs: Tensor, loudness: Tensor, dead: Tensor
+def _draw_noise(
+    draw: Draws, excess: Tensor, t: Tensor, epochs: Tensor, loudness: Tensor, untrained: Tensor
 ) -> Tensor:
-    """Return noise of any colour, steady or shrinking with what is left to learn."""
+    """Return noise of any colour, steady or shrinking with the remaining excess."""
     length = t.shape[0]
     size = draw.lognormal(-4.8, 1.4)
     fades = draw.happens(0.6) * draw.uniform(0.3, 1.0)
@@ -248,16 +252,16 @@ def _noise(
     heavy = (draw.study() < 0.35) * draw.uniform(0.2, 1.0)
     white = white * torch.exp(heavy * draw.noise(length))
     memory = draw.happens(0.4) * draw.uniform(0.0, 0.97)
-    coloured = _filter(white, memory) * (1 - memory.square()).sqrt()
+    coloured = _filter_noise(white, memory) * (1 - memory.square()).sqrt()
     wander = draw.happens(0.3) * draw.power(-1, 0.8) / epochs.sqrt()
     walk = wander * draw.noise(length).cumsum(2)
     at_rest = torch.where(draw.happens(0.4), 0.0, draw.power(-6.0, -1.5))
-    size = torch.where(dead, at_rest, size * fade * loudness)
-    return size * (coloured + torch.where(dead, 0.0, walk))
+    size = torch.where(untrained, at_rest, size * fade * loudness)
+    return size * (coloured + torch.where(untrained, 0.0, walk))
 
 
-def _filter(x: Tensor, memory: Tensor) -> Tensor:
-    """Return y with y[t] = memory * y[t-1] + x[t], in as many steps as the length has bits."""
+def _filter_noise(x: Tensor, memory: Tensor) -> Tensor:
+    """Return y with y[t] = memory * y[t-1] + x[t], in log2(length) steps."""
     reach = 1
     power = memory
     while reach < x.shape[2]:
@@ -266,17 +270,17 @@ def _filter(x: Tensor, memory: Tensor) -> Tensor:
     return x
 
 
-def _spikes(draw: Draws, excess: Tensor) -> Tensor:
-    """Let some curves jump up now and then, and come back."""
+def _add_spikes(draw: Draws, excess: Tensor) -> Tensor:
+    """Add occasional spikes to some curves."""
     often = draw.happens(0.25 * draw.study()) * draw.power(-2.7, -0.6)
     hits = (draw.dice(excess.shape[2]) < often).float()
     high = draw.power(-2.0, 0.3) * draw.noise(excess.shape[2]).exp()
     back = draw.happens(0.5) * draw.uniform(0.0, 0.93)
-    return excess + _filter(hits * high, back)
+    return excess + _filter_noise(hits * high, back)
 
 
-def _crashes(draw: Draws, excess: Tensor, t: Tensor, epochs: Tensor, noise: Tensor) -> Tensor:
-    """Let some curves end in nothing, at chance level, at infinity, or recover from a fall."""
+def _add_crashes(draw: Draws, excess: Tensor, t: Tensor, epochs: Tensor, noise: Tensor) -> Tensor:
+    """Let some curves end in NaN, at chance level or at infinity, or recover from a crash."""
     falls = draw.happens(0.25 * draw.study() ** 2)
     since = t - epochs * draw.power(-2.0, 0.02)
     after = (since >= 0) & falls
@@ -294,12 +298,12 @@ def _crashes(draw: Draws, excess: Tensor, t: Tensor, epochs: Tensor, noise: Tens
     return torch.where(after, out, excess)
 
 
-def _units(draw: Draws, excess: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
-    """Measure the excess as people do: accuracies, errors, losses, perplexities, rewards."""
+def _to_units(draw: Draws, excess: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
+    """Convert the excess to accuracies, error rates, losses, perplexities or rewards."""
     classes = draw.pick([2.0, 2.0, 3.0, 4.0, 5.0, 10.0, 10.0, 20.0, 50.0, 100.0, 1000.0])
-    # Accuracy: from a level of guessing to one that the trial can reach.
+    # Accuracy: from random guessing to a level that the trial can reach.
     guess = torch.where(draw.study() < 0.55, 1 / classes, draw.study(0, 0.7))
-    # Some measures end near 1, some are never seen far from where they start.
+    # Some metrics end near 1, others never move far from their start.
     missing = torch.where(draw.study() < 0.6, draw.power(-3.0, -0.02), draw.power(-0.5, -0.005))
     reach = 1 - (1 - guess) * missing
     share = (reach - (reach - guess) * excess).clamp(0, 1)
@@ -331,15 +335,15 @@ def _units(draw: Draws, excess: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
     values = torch.where(kind > LOSSES, perplexity, values)
     values = torch.where(kind > PERPLEXITIES, reward, values)
     values = torch.where(excess.isnan(), torch.nan, values)
-    told = draw.study() < 0.5
+    declared = draw.study() < 0.5
     least = torch.where(kind < ACCURACIES, -hundred, torch.where(kind < RATES, 0.0, -torch.inf))
     most = torch.where(kind < ACCURACIES, 0.0, torch.where(kind < RATES, hundred, torch.inf))
     bounds = torch.cat([least, most], dim=2).squeeze(1)
-    return values, torch.where(told.squeeze(1), bounds, torch.inf)
+    return values, torch.where(declared.squeeze(1), bounds, torch.inf)
 
 
-def _gaps(draw: Draws, values: Tensor, t: Tensor) -> Tensor:
-    """Lose some numbers: at random, or wherever the value is poor."""
+def _add_gaps(draw: Draws, values: Tensor, t: Tensor) -> Tensor:
+    """Remove some numbers: at random, or where the value is bad."""
     lost = draw.dice(t.shape[0]) < (draw.study() < 0.04) * draw.study(0, 0.4)
     usual = values.nan_to_num(0.0, 0.0, 0.0).amax((1, 2), keepdim=True)
     best = values.nan_to_num(torch.inf).amin((1, 2), keepdim=True)
@@ -348,8 +352,8 @@ def _gaps(draw: Draws, values: Tensor, t: Tensor) -> Tensor:
     return torch.where(lost | poor, torch.nan, values)
 
 
-def _until_goal(draw: Draws, values: Tensor, epochs: Tensor) -> Tensor:
-    """Let the runs of some studies end as soon as they meet a goal."""
+def _end_at_goal(draw: Draws, values: Tensor, epochs: Tensor) -> Tensor:
+    """Let the runs of some studies end as soon as they reach a goal."""
     length = values.shape[2]
     t = torch.arange(1, length + 1, device=values.device)
     inside = values.masked_fill((t > epochs) | values.isnan(), torch.inf)

@@ -1,7 +1,6 @@
-"""The tokens of `paceline.curves.pfn.encoding`, made in torch for a whole batch at once.
+"""The tokens of `paceline.curves.pfn.encoding`, computed in torch for a whole batch.
 
-Knows what that module knows, and nothing more; `tests/curves/test_pfn_training.py`
-holds the two together.
+Knows the same as that module; `tests/curves/test_pfn_training.py` compares the two.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ LONG = 7.0
 
 
 class Frame(NamedTuple):
-    """Where each curve's values are measured from and in what unit."""
+    """The origin and unit of each curve's values."""
 
     last: Tensor
     scale: Tensor
     best: Tensor
     worst: Tensor
 
-    def of(self, values: Tensor) -> Tensor:
+    def encode(self, values: Tensor) -> Tensor:
         """Return values (curves, any) as the network sees them."""
-        return self.gain(values - self.last[:, None])
+        return self.encode_change(values - self.last[:, None])
 
-    def gain(self, change: Tensor) -> Tensor:
+    def encode_change(self, change: Tensor) -> Tensor:
         """Return differences (curves, any) as the network sees them."""
         return (torch.asinh(change / (0.05 * self.scale[:, None])) / 5).clamp(-4, 4)
 
 
 class Batch(NamedTuple):
-    """What the network takes."""
+    """The input of the network."""
 
     points: Tensor  # (curves, POINTS, POINT)
-    there: Tensor  # (curves, POINTS): which of them there are
+    there: Tensor  # (curves, POINTS): which of them exist
     whole: Tensor  # (curves, WHOLE)
     others: Tensor  # (curves, OTHERS, OTHER)
     met: Tensor  # (curves, OTHERS)
@@ -71,8 +70,8 @@ class Points(NamedTuple):
     ends: Tensor
 
 
-def pieces(values: Tensor, count: Tensor) -> Points:
-    """Cut the first `count` values of each row into pieces."""
+def split_into_points(values: Tensor, count: Tensor) -> Points:
+    """Split the first `count` values of each row into pieces."""
     length = values.shape[1]
     at = torch.arange(length, device=values.device)[None]
     n = count[:, None]
@@ -98,13 +97,12 @@ def pieces(values: Tensor, count: Tensor) -> Points:
 
     seen = add(good.float())
     sizes = add(inside.float())
-    # Kept as differences from the last number: averages of large values lose digits otherwise.
     means = add(torch.where(good, values, 0.0)) / seen.clamp(min=1)
     return Points(means, least(values), -least(-values), seen, sizes, sizes.cumsum(1))
 
 
-def frame_of(p: Points) -> Frame:
-    """Return the frames; a curve without numbers gets one that is of no use."""
+def compute_frame(p: Points) -> Frame:
+    """Return the frames; that of a curve without numbers is meaningless."""
     there = p.seen > 0
     number = there.sum(1)
     index = torch.arange(POINTS, device=p.means.device)
@@ -124,7 +122,7 @@ def frame_of(p: Points) -> Frame:
     return Frame(last, scale, best, worst)
 
 
-def point_tokens(p: Points, frame: Frame, count: Tensor, epochs: Tensor) -> Tensor:
+def encode_points(p: Points, frame: Frame, count: Tensor, epochs: Tensor) -> Tensor:
     """Return (curves, POINTS, POINT)."""
     there = p.seen > 0
     last = frame.last[:, None]
@@ -132,7 +130,7 @@ def point_tokens(p: Points, frame: Frame, count: Tensor, epochs: Tensor) -> Tens
     n, e = count[:, None].float(), epochs[:, None].float()
     off = (means - last) / frame.scale[:, None]
     step = torch.zeros_like(means)
-    step[:, 1:] = frame.gain(means.diff(dim=1))
+    step[:, 1:] = frame.encode_change(means.diff(dim=1))
     share = means / torch.where(last == 0, torch.inf, last)
     rise = torch.where(share > 0, share.clamp(min=1e-9).log().clamp(-5, 5) / 2, 0.0)
     ends = p.ends.clamp(min=1)
@@ -140,9 +138,9 @@ def point_tokens(p: Points, frame: Frame, count: Tensor, epochs: Tensor) -> Tens
     sizes = p.sizes.clamp(min=1)
     tokens = torch.stack(
         [
-            frame.of(means),
-            frame.of(torch.where(there, p.least, last)),
-            frame.of(torch.where(there, p.most, last)),
+            frame.encode(means),
+            frame.encode(torch.where(there, p.least, last)),
+            frame.encode(torch.where(there, p.most, last)),
             off.clamp(-4, 4) / 2,
             off.clamp(-40, 40) / 20,
             step,
@@ -162,7 +160,7 @@ def point_tokens(p: Points, frame: Frame, count: Tensor, epochs: Tensor) -> Tens
     return torch.where(there[:, :, None], tokens, tokens * keep)
 
 
-def other_tokens(
+def encode_others(
     values: Tensor, lengths: Tensor, frame: Frame, count: Tensor, epochs: Tensor
 ) -> Tensor:
     """Return (curves, k, OTHER) for other trials' values (curves, k, length)."""
@@ -183,19 +181,19 @@ def other_tokens(
     last, best = torch.where(any_good, last, 0.0), torch.where(any_good, best, 0.0)
     tokens = torch.zeros(curves, k, OTHER, device=values.device)
     flat = torch.where(has, found, frame.last[:, None, None]).reshape(curves, -1)
-    tokens[:, :, 0:12:2] = torch.where(has, frame.of(flat).view(curves, k, 6), 0.0)
+    tokens[:, :, 0:12:2] = torch.where(has, frame.encode(flat).view(curves, k, 6), 0.0)
     tokens[:, :, 1:12:2] = has.float()
-    tokens[:, :, 12] = frame.of(last)
-    tokens[:, :, 13] = frame.of(best)
+    tokens[:, :, 12] = frame.encode(last)
+    tokens[:, :, 13] = frame.encode(best)
     tokens[:, :, 14] = (lengths / e[:, None]).clamp(max=2)
     tokens[:, :, 15] = lengths.clamp(min=1).log() / LONG
     tokens[:, :, 16] = (final.squeeze(2) + 1 < lengths).float()
     change = torch.where(has[:, :, 0], last - torch.where(has, found, 0.0)[:, :, 0], 0.0)
-    tokens[:, :, 17] = frame.gain(change)
+    tokens[:, :, 17] = frame.encode_change(change)
     return tokens * any_good[:, :, None]
 
 
-def whole_tokens(
+def encode_curves(
     p: Points,
     frame: Frame,
     count: Tensor,
@@ -204,14 +202,14 @@ def whole_tokens(
     others: Tensor,
     met: Tensor,
 ) -> Tensor:
-    """Return (curves, WHOLE); bounds (curves, 2) are NaN where none are declared."""
+    """Return (curves, WHOLE); bounds (curves, 2) are infinite if undeclared."""
     there = p.seen > 0
     number = there.sum(1)
     n, e = count.float(), epochs.float()
     last = frame.last
     index = torch.arange(POINTS, device=last.device)
     first = p.means.gather(1, there.float().argmax(1, keepdim=True)).squeeze(1)
-    # Places among the pieces that have numbers.
+    # Indices among the pieces with numbers.
     rank = there.cumsum(1) - 1
     lowest = rank.gather(1, p.least.argmin(1, keepdim=True)).squeeze(1)
     highest = rank.gather(1, p.most.argmax(1, keepdim=True)).squeeze(1)
@@ -223,12 +221,12 @@ def whole_tokens(
     zero = torch.zeros_like(last)
 
     def seen(value: Tensor) -> Tensor:
-        return frame.of(value[:, None]).squeeze(1)
+        return frame.encode(value[:, None]).squeeze(1)
 
     def only(where: Tensor, value: Tensor) -> Tensor:
         return torch.where(where, value, 0.0)
 
-    # Steps between neighbours among the pieces that have numbers: gaps are closed up first.
+    # Steps between neighbouring pieces with numbers, after removing gaps.
     order = torch.where(there, index, POINTS).sort(1).values.clamp(max=POINTS - 1)
     dense = p.means.gather(1, order)
     pair = index[None, 1:] < number[:, None]
@@ -238,7 +236,7 @@ def whole_tokens(
     square = (steps / frame.scale[:, None]).clamp(-1e6, 1e6).square()
     root = (only(recent, square).sum(1) / recent.sum(1).clamp(min=1)).sqrt()
     bound = bounds.isfinite().all(1)
-    edges = frame.of(torch.where(bound[:, None], bounds, last[:, None]))
+    edges = frame.encode(torch.where(bound[:, None], bounds, last[:, None]))
     sets = met.sum(1)
     same = (others[:, :, 1] > 0) & met
     below = ((others[:, :, 0] < 0) & same).sum(1) / same.sum(1).clamp(min=1) - 0.5
@@ -249,12 +247,12 @@ def whole_tokens(
         e.log() / LONG,
         (e - n).clamp(min=0).log1p() / LONG,
         last.sign(),
-        _size(last),
+        _scale_log(last),
         (frame.scale / last.abs().clamp(min=1e-30)).clamp(1e-6, 1e6).log10() / 3,
         seen(first),
         seen(best),
         seen(worst),
-        _size(first),
+        _scale_log(first),
         (number - 1 - lowest) / POINTS,
         (number - 1 - highest) / POINTS,
         rate.float(),
@@ -266,11 +264,11 @@ def whole_tokens(
         only(rate, (1e-4 - last).clamp(min=1e-9).log10() / 4),
         only(rate, first),
         only(rate, seen(zero - 1)),
-        only(rate, _near(last, rates)),
-        only(rate, _near(first, rates)),
+        only(rate, _measure_nearness(last, rates)),
+        only(rate, _measure_nearness(first, rates)),
         only(positive, seen(zero)),
-        only(positive, _near(last, losses)),
-        only(positive, _near(first, losses)),
+        only(positive, _measure_nearness(last, losses)),
+        only(positive, _measure_nearness(first, losses)),
         only(number > 1, ((steps.abs() <= 1e-6 * last.abs()[:, None]) & pair).sum(1) / pairs),
         only(number > 1, (root + 1e-4).log10() / 3),
         1 - p.seen.sum(1) / n,
@@ -285,7 +283,7 @@ def whole_tokens(
     return torch.stack([column.float() for column in columns], dim=1)
 
 
-def asked_tokens(horizons: Tensor, count: Tensor, epochs: Tensor) -> Tensor:
+def encode_questions(horizons: Tensor, count: Tensor, epochs: Tensor) -> Tensor:
     """Return (curves, questions, ASKED)."""
     h, n, e = horizons.float(), count[:, None].float(), epochs[:, None].float()
     columns = [
@@ -301,7 +299,7 @@ def asked_tokens(horizons: Tensor, count: Tensor, epochs: Tensor) -> Tensor:
     return torch.stack(columns, dim=2)
 
 
-def buckets_of(values: Tensor, frame: Frame) -> Tensor:
+def find_buckets(values: Tensor, frame: Frame) -> Tensor:
     """Return the bucket of each value (curves, questions); BUCKETS where it is not a number."""
     change = (values - frame.last[:, None]) / frame.scale[:, None]
     place = (torch.asinh(change / GRAIN) + REACH) * (BUCKETS / (2 * REACH))
@@ -309,10 +307,10 @@ def buckets_of(values: Tensor, frame: Frame) -> Tensor:
     return torch.where(values.isfinite(), bucket, BUCKETS)
 
 
-def _size(value: Tensor) -> Tensor:
+def _scale_log(value: Tensor) -> Tensor:
     return value.abs().clamp(1e-9, 1e9).log10() / 3
 
 
-def _near(value: Tensor, levels: Tensor) -> Tensor:
+def _measure_nearness(value: Tensor, levels: Tensor) -> Tensor:
     off = ((value[:, None] - levels) / levels).abs().amin(1)
     return -off.clamp(1e-5, 1.0).log10() / 4

@@ -1,7 +1,7 @@
 """Train the network on the prior: `python -m training.pfn.train --out FOLDER --steps 10000`.
 
 Knows batches, the schedule and checkpoints. The batch of a step is a function of the seed and the
-step's number, so a run that was broken off goes on as if nothing had happened.
+step's number, so an interrupted training resumes exactly.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from torch.nn import functional as fn
 from paceline.curves.pfn.encoding import BUCKETS, OTHERS
 from training.pfn.export import write_onnx
 from training.pfn.model import Network
-from training.pfn.prior import sample
+from training.pfn.prior import draw_studies
 from training.pfn.tokens import (
     Batch,
-    asked_tokens,
-    buckets_of,
-    frame_of,
-    other_tokens,
-    pieces,
-    point_tokens,
-    whole_tokens,
+    compute_frame,
+    encode_curves,
+    encode_others,
+    encode_points,
+    encode_questions,
+    find_buckets,
+    split_into_points,
 )
 
 if TYPE_CHECKING:
@@ -46,18 +46,18 @@ Rand: TypeAlias = "Callable[..., Tensor]"
 
 
 class Task(NamedTuple):
-    """A batch and what its answers should have been."""
+    """A batch with its targets."""
 
     batch: Batch
     target: Tensor  # (curves, QUESTIONS): buckets
     weight: Tensor  # (curves,): 0 for a curve without numbers
 
 
-def task_of(seed: int, step: int, studies: int, device: torch.device) -> Task:
+def make_task(seed: int, step: int, studies: int, device: torch.device) -> Task:
     """Return the batch of one step."""
     generator = torch.Generator(device).manual_seed(seed * 1_000_003 + step)
     length = LENGTHS[step % len(LENGTHS)]
-    drawn = sample(studies, TRIALS, length, generator)
+    drawn = draw_studies(studies, TRIALS, length, generator)
     curves = studies * TRIALS
     values = drawn.values.reshape(curves, length)
     epochs = drawn.epochs.reshape(curves)
@@ -65,7 +65,7 @@ def task_of(seed: int, step: int, studies: int, device: torch.device) -> Task:
     def rand(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator, device=device)
 
-    count = _cuts(rand, epochs)
+    count = _draw_cuts(rand, epochs)
     span = (epochs - count).float()
     far = rand(curves, QUESTIONS)
     far = torch.where(rand(curves, QUESTIONS) < 0.5, far, (far - 1) * 3 * math.log(10))
@@ -75,28 +75,28 @@ def task_of(seed: int, step: int, studies: int, device: torch.device) -> Task:
     ahead[:, 1] = torch.where(rand(curves) < 0.2, 1, ahead[:, 1])
     horizons = torch.minimum(count[:, None] + ahead, epochs[:, None])
 
-    p = pieces(values, count)
-    frame = frame_of(p)
-    lengths, view, met = _others(drawn.values, drawn.epochs, rand, studies)
-    context = other_tokens(view, lengths, frame, count, epochs)
+    p = split_into_points(values, count)
+    frame = compute_frame(p)
+    lengths, view, met = _draw_others(drawn.values, drawn.epochs, rand, studies)
+    context = encode_others(view, lengths, frame, count, epochs)
     met = met & (context[:, :, 15:].abs().sum(2) + context[:, :, 14] > 0)
     context = context * met[:, :, None]
     bounds = drawn.bounds[:, None].expand(-1, TRIALS, -1).reshape(curves, 2)
-    whole = whole_tokens(p, frame, count, epochs, bounds, context, met)
+    whole = encode_curves(p, frame, count, epochs, bounds, context, met)
     batch = Batch(
-        point_tokens(p, frame, count, epochs),
+        encode_points(p, frame, count, epochs),
         p.sizes > 0,
         whole,
         context,
         met,
-        asked_tokens(horizons, count, epochs),
+        encode_questions(horizons, count, epochs),
     )
-    target = buckets_of(values.gather(1, horizons - 1), frame)
+    target = find_buckets(values.gather(1, horizons - 1), frame)
     return Task(batch, target, (p.seen > 0).any(1).float())
 
 
-def _cuts(rand: Rand, epochs: Tensor) -> Tensor:
-    """Choose how much of each curve has been seen: any share, with more of the first epochs."""
+def _draw_cuts(rand: Rand, epochs: Tensor) -> Tensor:
+    """Draw how much of each curve is seen: any share, with more weight on the first epochs."""
     curves = epochs.shape[0]
     most = (epochs - 1).float()
     even = 1 + rand(curves) * most
@@ -107,13 +107,13 @@ def _cuts(rand: Rand, epochs: Tensor) -> Tensor:
     return torch.minimum(cut.long().clamp(min=1), epochs - 1)
 
 
-def _others(
+def _draw_others(
     values: Tensor, epochs: Tensor, rand: Rand, studies: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return how far the other trials have come as each trial sees them, and which it sees."""
+    """Return lengths and values of the other trials that each trial sees, and which it sees."""
     trials, length = values.shape[1:]
     index = torch.arange(trials, device=values.device)
-    # Of trial k: all others, in order.
+    # For trial k: all others, in order.
     which = (index[:, None] + 1 + torch.arange(trials - 1, device=values.device)) % trials
     # Policies leave some trials half trained and finish others: the share differs by study.
     done = rand(studies, 1) < rand(studies, trials) ** 0.5
@@ -126,26 +126,26 @@ def _others(
     return lengths, view, met
 
 
-def loss_of(network: torch.nn.Module, task: Task) -> Tensor:
-    """Return the mean surprise; the last epoch counts twice."""
+def compute_loss(network: torch.nn.Module, task: Task) -> Tensor:
+    """Return the mean cross entropy; the last epoch counts twice."""
     logits = network(task.batch).float()
-    surprise = fn.cross_entropy(
+    entropy = fn.cross_entropy(
         logits.reshape(-1, BUCKETS + 1), task.target.reshape(-1), reduction="none"
     ).view(task.target.shape)
-    weight = torch.ones_like(surprise)
+    weight = torch.ones_like(entropy)
     weight[:, 0] = 2
     weight = weight * task.weight[:, None]
-    return (surprise * weight).sum() / weight.sum()
+    return (entropy * weight).sum() / weight.sum()
 
 
 class Average:
-    """The mean of the latest weights, which forecasts better than the last ones."""
+    """A moving average of the weights, which forecasts better than the last weights."""
 
     def __init__(self, network: Network) -> None:
         self.weights = {name: x.detach().clone() for name, x in network.state_dict().items()}
 
     @torch.no_grad()
-    def take(self, network: Network, step: int) -> None:
+    def update(self, network: Network, step: int) -> None:
         """Move towards the network's weights."""
         keep = min(0.999, step / (step + 100))
         mine = list(network.state_dict().values())
@@ -160,9 +160,9 @@ def train(
     sizes: dict[str, int] | None = None,
     pause: int | None = None,
 ) -> Network:
-    """Train for so many steps, from the last checkpoint in `out` where there is one.
+    """Train to a number of steps, from the last checkpoint in `out` if there is one.
 
-    A pause ends it sooner, as if it had been broken off there.
+    With `pause` it ends after that step, as if it had been interrupted.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(seed)
@@ -181,24 +181,24 @@ def train(
         average.weights, start = kept["average"], kept["step"]
     on_gpu = device.type == "cuda"
     run = torch.compile(network) if on_gpu else network
-    began, told, since = time.monotonic(), torch.zeros((), device=device), 0
+    began, total, since = time.monotonic(), torch.zeros((), device=device), 0
     last = steps if pause is None else pause
     for step in range(start, last):
-        task = task_of(seed, step, studies, device)
+        task = make_task(seed, step, studies, device)
         for group in optimizer.param_groups:
-            group["lr"] = _rate(step, steps)
+            group["lr"] = _learning_rate(step, steps)
         with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
-            loss = loss_of(run, task)
+            loss = compute_loss(run, task)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
-        average.take(network, step)
-        told, since = told + loss.detach(), since + 1
+        average.update(network, step)
+        total, since = total + loss.detach(), since + 1
         if (step + 1) % 250 == 0:
             seconds = time.monotonic() - began
-            print(f"step {step + 1}/{steps}: loss {told / since:.4f}, {seconds:.0f} s", flush=True)
-            told, since = torch.zeros_like(told), 0
+            print(f"step {step + 1}/{steps}: loss {total / since:.4f}, {seconds:.0f} s", flush=True)
+            total, since = torch.zeros_like(total), 0
         if (step + 1) % 1000 == 0 or step + 1 == last:
             state = {
                 "network": network.state_dict(),
@@ -208,12 +208,12 @@ def train(
             }
             torch.save(state, out / "checkpoint.new")
             (out / "checkpoint.new").replace(checkpoint)
-    final = _finished(network, average.weights)
+    final = _make_averaged(network, average.weights)
     write_onnx(final, out / "pfn.onnx")
     return final
 
 
-def _finished(network: Network, average: dict[str, Tensor]) -> Network:
+def _make_averaged(network: Network, average: dict[str, Tensor]) -> Network:
     first = network.layers[0]
     sizes = {
         "width": network.head.in_features,
@@ -226,7 +226,7 @@ def _finished(network: Network, average: dict[str, Tensor]) -> Network:
     return final.eval()
 
 
-def _rate(step: int, steps: int) -> float:
+def _learning_rate(step: int, steps: int) -> float:
     warm = min(1.0, (step + 1) / min(500, max(1, steps // 10)))
     return RATE * warm * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * step / steps)))
 

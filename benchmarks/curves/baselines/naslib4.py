@@ -1,8 +1,8 @@
 """NASLib's variant of the published ensemble: four families, other bounds, shorter chains.
 
-Knows what differs: loglog linear, log power, MMF and a Hill curve in which a product stands for a
-power; fits from all-ones within bounds, weights by non-negative least squares, no recency, every
-curve must rise throughout.
+Differences: loglog linear, log power, MMF and a Hill curve with a product instead of a power; fits
+start from all ones within bounds, weights come from non-negative least squares, recency does not
+count, and every curve must rise throughout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A power law fitted by least squares, with the spread of its residuals: the simplest fair rival.
+"""A power law fitted by least squares, with the spread of its residuals: a simple baseline.
 
 Rule: loss(n) = c + a·n^-b by least squares; the forecast is normal around it, as wide as the
-residuals and wider by the root of how many times the seen length lies ahead.
+residuals, and wider by the square root of the distance ahead relative to the seen length.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import OptimizeWarning, curve_fit
 
-from paceline.core.values import LEVELS, NO_LOSS, Forecast
+from paceline.core.forecast_quantiles import LEVELS, Forecast
+from paceline.core.values import NO_LOSS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ _NORMAL = tuple(NormalDist().inv_cdf(level) for level in LEVELS)
 
 
 class PowerLaw:
-    """Least squares on the raw losses; no answer below four points."""
+    """Least squares on the raw losses; no forecast below four points."""
 
     others = 0
 

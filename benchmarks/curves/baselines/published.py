@@ -1,9 +1,9 @@
 """The published ensemble of eleven families, as published: start values, flat priors, jitter.
 
-Knows accuracies in [0, 1] that rise with x = 1, 2, …, and nothing else. Kept as it was, faults
-included; only the log-density is computed for all proposals of a half-step at once, which leaves
-the law of the samples unchanged. Needs numpy, scipy, emcee and
-`paceline.curves.ensemble.families` alone, so that it can run on another machine.
+Knows only accuracies in [0, 1] that rise with x = 1, 2, …. Kept as published, faults included; only
+the log-density is computed for all proposals of a half-step at once, which does not change the
+distribution of the samples. Needs only numpy, scipy, emcee and `paceline.curves.ensemble.families`,
+so it can run on another machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FAR = 200.0
 
 
 class Settings(NamedTuple):
-    """What the published variants differ in."""
+    """The differences between the published variants."""
 
     families: tuple[Family, ...] = FAMILIES
     walkers: int = 100
@@ -48,16 +48,16 @@ PUBLISHED = Settings()
 
 
 class Mixture(NamedTuple):
-    """What a sampler believes of one epoch: many normals of equal weight."""
+    """The predictive distribution of one epoch: many normals of equal weight."""
 
     means: Array
     sigmas: Array
 
     def quantiles(self) -> list[float]:
-        """Return the values at LEVELS, by halving."""
+        """Return the quantiles at LEVELS, by bisection."""
         step = max(1, len(self.means) // 4000)
         means, sigmas = self.means[::step], self.sigmas[::step]
-        # Halving ends where no accuracy can be: a flat prior lets some chains run to 1e14.
+        # Bisection is bounded: a flat prior lets some chains run to 1e14.
         low = np.full(len(LEVELS), max(float(np.min(means - 9 * sigmas)), -_FAR))
         high = np.full(len(LEVELS), min(float(np.max(means + 9 * sigmas)), _FAR))
         for _ in range(50):
@@ -86,7 +86,7 @@ class Target:
         self.families: list[Family] = []
 
     def curves(self, family: Family, vectors: Array) -> tuple[Array, Flags]:
-        """Return the values at the data, and where the flat prior allows them."""
+        """Return the values at the data, and whether the flat prior allows them."""
         with np.errstate(all="ignore"):
             values = family.curve(self.grid, vectors)
             ends = values[:, len(self.x) :]
@@ -133,7 +133,7 @@ class Target:
 
 
 def fit(family: Family, target: Target) -> Array | None:
-    """Return the least-squares parameters from the published start; None where both ways fail."""
+    """Return the least-squares parameters from the published start; None if both methods fail."""
     root = np.sqrt(target.v)
 
     def residuals(vector: Array) -> Array:
@@ -155,7 +155,7 @@ def fit(family: Family, target: Target) -> Array | None:
 
 
 def begin(target: Target) -> Array | None:
-    """Return the vector of fits, sigma and weights from which walkers start; None without any."""
+    """Return the start vector of walkers: fits, sigma and weights; None without any fit."""
     fits = []
     for family in target.settings.families:
         found = fit(family, target)
@@ -193,9 +193,9 @@ class Answer(NamedTuple):
 def sample(
     y: Sequence[float], limit: int, lengths: Sequence[int], seed: int, settings: Settings
 ) -> Answer | None:
-    """Run one chain and return what it says of the last epoch after each of some lengths.
+    """Run one chain; return its forecast of the last epoch after each of some lengths.
 
-    A shorter run of the same seed is the beginning of a longer one, so one chain answers for all.
+    A shorter run of the same seed is a prefix of a longer one, so one chain serves all lengths.
     """
     target = Target(np.asarray(y, dtype=float), limit, settings)
     start = begin(target)

@@ -1,14 +1,15 @@
-"""Every trial gets the same width, from its start to its end.
+"""Fixed: every trial gets the same width from its start to its end.
 
-Rule: width = span where trials may span several slots, 1/pack where several share one, else 1; and
-no less than the trial needs.
+Rule: width = span if trials may span several slots, 1/pack if several share one, otherwise 1; and
+at least what the trial needs.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline.core.ports import Demands, sees_nothing
+from paceline.core.base_part import BasePart
+from paceline.core.ports import Demands, see_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
     from paceline.core.views import StudyView
 
 
-class Fixed:
-    """One width for all."""
+class Fixed(BasePart):
+    """Gives every trial the same width."""
 
-    see = staticmethod(sees_nothing)
+    see = staticmethod(see_nothing)
 
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
         asking = demands.asking

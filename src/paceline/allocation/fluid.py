@@ -1,13 +1,16 @@
-"""Fluid: widths in proportion to remaining work, as trials come and go.
+"""Fluid: widths in proportion to remaining work, by water-filling.
 
-Rule: w = min(max(floor(h / sum h * n), 1/c), d) over all who run or wait (`water`). While new
-trials are coming everybody gets the least width, a slot or a share of one. `FluidStatic` decides
-once, at a trial's start; `Fluid` decides again whenever something changes, and moves those who run
-only where somebody waits, slots are left over, or the end comes a tenth sooner; `Confidence` weighs
-a trial's work with its chance to win. Fluid: Yu et al., MLSys 2021.
+Rule: w = min(max(floor(h / sum h · n), 1/c), d) over all running and ready trials, with h the
+remaining work, n slots, at most c trials a slot and d slots a trial; left-over slots go to the
+trials that would end last. While new trials are coming, every trial gets the smallest width, a slot
+or a share of one. `FluidStatic` decides once, at a trial's start; `Fluid` decides again at every
+change, and resizes running trials only if a trial is ready, slots are left over, or the last trial
+would end a tenth sooner; `Confidence` weighs a trial's work with its chance to win.
 
-Where there are more trials than slots, sharing one must train more in all. Until that is measured
-one slot is shared as a trial of it, by trials that had one alone before; then all, or none.
+Yu et al., "Fluid: Resource-Aware Hyperparameter Tuning Engine", MLSys 2021. Different from the
+paper: with more trials than slots, slots are shared only if that trains more in total. Until this
+is measured, one slot is shared as an experiment, by trials that had a slot alone before; then all
+slots are shared, or none.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from paceline.core.base_part import BasePart
 from paceline.core.errors import SpecError
-from paceline.core.ports import Demand, Demands, sees_nothing
+from paceline.core.ports import Demand, Demands, see_nothing
 from paceline.core.values import NO_LOSS
 
 if TYPE_CHECKING:
@@ -28,65 +32,74 @@ if TYPE_CHECKING:
     from paceline.core.views import StudyView
 
 
-# A step that makes a trial less than this much faster is not worth a slot.
+# A wider step must be at least this much faster to be worth a slot.
 _FASTER = 1.02
 
 
-# Shares are sums of 1/c: what is less than this is nothing.
+# Rounding error of sums of 1/c.
 _DUST = 1e-9
 
 
-class Vessel(NamedTuple):
-    """What there is to fill: slots, and how far one may be split or joined."""
+class SlotSupply(NamedTuple):
+    """The slots to share, and how far a slot may be split or joined."""
 
     slots: int
-    # The least width there is, 1/c where c may share a slot, and the greatest.
+    # The smallest width, 1/c if c trials may share a slot, and the largest.
     least: float
     span: int
     speed: Callable[[float], float]
 
-    def used(self, widths: Sequence[float]) -> int:
-        """Return the slots that these widths take: shares are put together."""
+    def count_used(self, widths: Sequence[float]) -> int:
+        """Return the number of slots that these widths take; shares are packed together."""
         whole = sum(int(width) for width in widths if width >= 1.0)
-        return whole + _slots(sum(width for width in widths if width < 1.0))
+        return whole + _count_slots(sum(width for width in widths if width < 1.0))
 
 
-def fill(works: Sequence[float], vessel: Vessel, needs: Sequence[float] = ()) -> list[float]:
-    """Return a width for each work, in order, no less than its need; 0 has to wait.
+def share_slots(
+    works: Sequence[float], supply: SlotSupply, needs: Sequence[float] = ()
+) -> list[float]:
+    """Return a width for each work, in order, at least its need; 0 means no slot for now.
 
-    >>> fill([30, 1, 1, 8], Vessel(slots=5, least=0.5, span=4, speed=lambda width: width))
+    >>> supply = SlotSupply(slots=5, least=0.5, span=4, speed=lambda width: width)
+    >>> share_slots([30, 1, 1, 8], supply)
     [3.0, 0.5, 0.5, 1.0]
     """
     total = math.fsum(works)
     widths = [0.0] * len(works)
-    leasts = [max(vessel.least, need) for need in needs or widths]
+    leasts = [max(supply.least, need) for need in needs or widths]
     whole, shares = 0, 0.0
     for at in sorted(range(len(works)), key=lambda at: (-works[at], at)):
-        fair = math.floor(works[at] / total * vessel.slots + 1e-9) if total > 0 else 0
-        width = max(min(float(fair), float(vessel.span)), leasts[at])
+        fair = math.floor(works[at] / total * supply.slots + 1e-9) if total > 0 else 0
+        width = max(min(float(fair), float(supply.span)), leasts[at])
         more = (whole + int(width), shares) if width >= 1.0 else (whole, shares + width)
-        if more[0] + _slots(more[1]) > vessel.slots:
-            continue  # a shorter one may still find a share of a slot
+        if more[0] + _count_slots(more[1]) > supply.slots:
+            continue  # a trial with less work may still fit into a share of a slot
         whole, shares = more
         widths[at] = width
-    filled = deal(works, widths, vessel)
+    filled = deal_leftover(works, widths, supply)
     whole_each = [max(1.0, least) for least in leasts]
-    if vessel.used(whole_each) > vessel.slots:
+    if supply.count_used(whole_each) > supply.slots:
         return filled
-    # The rule rounds down: where everybody can have a slot, dealing from there may end sooner.
-    slot_each = deal(works, whole_each, vessel)
-    return min(filled, slot_each, key=lambda widths: (0.0 in widths, last(works, widths, vessel)))
+    # The rule rounds down: if every trial can have a slot, starting from one each may end sooner.
+    slot_each = deal_leftover(works, whole_each, supply)
+    return min(
+        filled,
+        slot_each,
+        key=lambda widths: (0.0 in widths, compute_last_end(works, widths, supply)),
+    )
 
 
-def deal(works: Sequence[float], widths: Sequence[float], vessel: Vessel) -> list[float]:
-    """Return the widths with what is left over given to those who would be last, step by step."""
+def deal_leftover(
+    works: Sequence[float], widths: Sequence[float], supply: SlotSupply
+) -> list[float]:
+    """Return the widths after giving left-over slots, one by one, to the trial that ends last."""
     dealt = list(widths)
     whole = sum(int(width) for width in dealt if width >= 1.0)
     shares = sum(width for width in dealt if width < 1.0)
     queue = [
-        (-works[at] / vessel.speed(width), at)
+        (-works[at] / supply.speed(width), at)
         for at, width in enumerate(dealt)
-        if 0.0 < width < vessel.span
+        if 0.0 < width < supply.span
     ]
     heapify(queue)
     while queue:
@@ -94,27 +107,27 @@ def deal(works: Sequence[float], widths: Sequence[float], vessel: Vessel) -> lis
         width = dealt[at]
         wider = 1.0 if width < 1.0 else width + 1.0
         more = (whole + 1, shares - (width if width < 1.0 else 0.0))
-        if more[0] + _slots(more[1]) > vessel.slots:
-            continue  # one who shares a slot may fit where one who spans several does not
-        if vessel.speed(wider) < _FASTER * vessel.speed(width):
+        if more[0] + _count_slots(more[1]) > supply.slots:
+            continue  # a trial that shares a slot may fit where a wider one does not
+        if supply.speed(wider) < _FASTER * supply.speed(width):
             continue
         whole, shares = more
         dealt[at] = wider
-        if wider < vessel.span:
-            heappush(queue, (-works[at] / vessel.speed(wider), at))
+        if wider < supply.span:
+            heappush(queue, (-works[at] / supply.speed(wider), at))
     return dealt
 
 
-def _slots(shares: float) -> int:
-    """Return the slots that shares of this sum take."""
+def _count_slots(shares: float) -> int:
+    """Return the number of slots that shares with this sum take."""
     return math.ceil(shares - _DUST)
 
 
-def last(works: Sequence[float], widths: Sequence[float], vessel: Vessel) -> float:
-    """Return when the last of those who have a width would come to its goal."""
+def compute_last_end(works: Sequence[float], widths: Sequence[float], supply: SlotSupply) -> float:
+    """Return when the last trial with a width would reach its goal."""
     return max(
         (
-            work / vessel.speed(width)
+            work / supply.speed(width)
             for work, width in zip(works, widths, strict=True)
             if width > 0.0
         ),
@@ -122,70 +135,77 @@ def last(works: Sequence[float], widths: Sequence[float], vessel: Vessel) -> flo
     )
 
 
-# Those who run are moved against each other only if the last would end so much sooner.
+# Running trials are resized against each other only if the last one ends this much sooner.
 _SOONER = 1.1
-# Packing that gains less than this in all is not worth its risk.
+# Sharing a slot must train this much more in total to be worth its risk.
 _PACKING_GAIN = 1.1
 
 
-class FluidStatic:
-    """Widths by remaining work, decided once for each start."""
+class FluidStatic(BasePart):
+    """Widths by remaining work, decided once at each start."""
 
-    see = staticmethod(sees_nothing)
+    see = staticmethod(see_nothing)
 
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
         asking = demands.asking
-        return {} if asking is None else {asking.trial: self._start(asking, demands, study)}
+        return (
+            {}
+            if asking is None
+            else {asking.trial: self._choose_start_width(asking, demands, study)}
+        )
 
-    def _start(self, asking: Demand, demands: Demands, study: StudyView) -> float:
+    def _choose_start_width(self, asking: Demand, demands: Demands, study: StudyView) -> float:
         running = list(demands.running())
-        everybody = [asking, *running, *_first(demands, study, len(running) + 1)]
-        crowded = demands.coming or len(everybody) > study.capacity
-        vessel = self._vessel(demands, study, crowded=crowded)
+        candidates = [asking, *running, *_list_ready(demands, study, len(running) + 1)]
+        crowded = demands.coming or len(candidates) > study.capacity
+        supply = self._get_supply(demands, study, crowded=crowded)
         if demands.coming:
-            return max(vessel.least, asking.least)
-        widths = fill(self._works(everybody, study), vessel, _needs(everybody))
-        return widths[0] or max(vessel.least, asking.least)
+            return max(supply.least, asking.least)
+        widths = share_slots(self._list_works(candidates, study), supply, _list_needs(candidates))
+        return widths[0] or max(supply.least, asking.least)
 
-    def _vessel(self, demands: Demands, study: StudyView, *, crowded: bool) -> Vessel:
-        """Return the slots there are; a crowd shares them only where that trains more in all."""
+    def _get_supply(self, demands: Demands, study: StudyView, *, crowded: bool) -> SlotSupply:
+        """Return the slots to share; a crowd shares single slots only if that trains more."""
         share, slots = 1.0 / study.spec.pack, study.capacity
         gains = demands.measured(share) and demands.speed(share) > _PACKING_GAIN * share
         if crowded and not gains:
             share = 1.0
-        return Vessel(slots, share, min(study.spec.span, slots), demands.speed)
+        return SlotSupply(slots, share, min(study.spec.span, slots), demands.speed)
 
-    def _works(self, demands: list[Demand], study: StudyView) -> list[float]:
+    def _list_works(self, demands: list[Demand], study: StudyView) -> list[float]:
         return [demand.work for demand in demands]
 
 
 class Fluid(FluidStatic):
-    """Widths by remaining work, decided again whenever something changes."""
+    """Widths by remaining work, decided again at every change."""
 
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
         if demands.asking is not None:
             return super().place(demands, study)
         running = list(demands.running())
-        waiting = _first(demands, study, len(running))
-        works, needs = self._works([*running, *waiting], study), _needs([*running, *waiting])
+        ready = _list_ready(demands, study, len(running))
+        works, needs = (
+            self._list_works([*running, *ready], study),
+            _list_needs([*running, *ready]),
+        )
         if not works:
-            return {}  # those who hold slots are about to leave them
+            return {}  # the trials that hold slots are about to release them
         if demands.coming:
-            works.append(sum(works) / len(works))  # the next one should be like the others
+            works.append(sum(works) / len(works))  # the next trial is assumed to be like the others
             needs.append(0.0)
         crowded = len(works) > study.capacity
-        vessel = self._vessel(demands, study, crowded=crowded)
+        supply = self._get_supply(demands, study, crowded=crowded)
         held = [demand.width for demand in running]
-        if vessel.used(held) > vessel.slots:
-            return {}  # slots went away, or are shared no more: who runs comes to its goal
+        if supply.count_used(held) > supply.slots:
+            return {}  # slots were lost or are no longer shared: running trials reach their goals
         if crowded and not demands.measured(1.0 / study.spec.pack):
-            return _experiment(running, study.spec.pack)
-        widths = fill(works, vessel, needs)[: len(running)]
+            return _choose_experiment(running, study.spec.pack)
+        widths = share_slots(works, supply, needs)[: len(running)]
         alone = len(works) == len(running)
-        kept = deal(works, held, vessel) if alone else held
-        sooner = _SOONER * last(works[: len(running)], widths, vessel)
-        # Nobody who runs is sent away for another's sake.
-        if not all(widths) or (alone and last(works, kept, vessel) <= sooner):
+        kept = deal_leftover(works, held, supply) if alone else held
+        sooner = _SOONER * compute_last_end(works[: len(running)], widths, supply)
+        # No running trial loses its slot to another.
+        if not all(widths) or (alone and compute_last_end(works, kept, supply) <= sooner):
             widths = kept
         return {demand.trial: width for demand, width in zip(running, widths, strict=True)}
 
@@ -193,50 +213,50 @@ class Fluid(FluidStatic):
 class Confidence(Fluid):
     """Fluid, with each trial's work weighed by its chance to reach the target or be the best.
 
-    With chances of 1 it is Fluid. With a `width` of k everybody has k slots: those that POP
+    With chances of 1 it is Fluid. With `width=k` every trial gets k slots, the number that POP
     dedicates to each promising trial.
     """
 
     def __init__(self, *, least: float = 0.05, width: int | None = None) -> None:
         if not 0 < least <= 1:
-            raise SpecError(f"least={least:g} cannot be meant: give a chance above 0 and up to 1.")
+            raise SpecError(f"least={least:g} is invalid: must be above 0 and at most 1.")
         if width is not None and width < 1:
-            raise SpecError(f"width={width} cannot be meant: give the slots of a trial, 1 or more.")
-        # Nobody is written off here: that is for the policy.
+            raise SpecError(f"width={width} is invalid: must be at least 1 slot.")
+        # The smallest weight: only a policy stops trials.
         self._least = least
         self._width = width
 
-    def _vessel(self, demands: Demands, study: StudyView, *, crowded: bool) -> Vessel:
+    def _get_supply(self, demands: Demands, study: StudyView, *, crowded: bool) -> SlotSupply:
         if self._width is None:
-            return super()._vessel(demands, study, crowded=crowded)
+            return super()._get_supply(demands, study, crowded=crowded)
         width = min(self._width, study.spec.span, study.capacity)
-        return Vessel(study.capacity, float(width), width, demands.speed)
+        return SlotSupply(study.capacity, float(width), width, demands.speed)
 
-    def _works(self, demands: list[Demand], study: StudyView) -> list[float]:
-        if study.foresight.distrust:
-            return super()._works(demands, study)
+    def _list_works(self, demands: list[Demand], study: StudyView) -> list[float]:
+        if study.calibration.distrust:
+            return super()._list_works(demands, study)
         target = study.spec.budget.target
         goal = study.best_loss if target is None else study.spec.sign * target.value
-        return [demand.work * self._chance(demand, goal, study) for demand in demands]
+        return [demand.work * self._get_chance(demand, goal, study) for demand in demands]
 
-    def _chance(self, demand: Demand, goal: float, study: StudyView) -> float:
+    def _get_chance(self, demand: Demand, goal: float, study: StudyView) -> float:
         forecast = study.trials[demand.trial].forecast
         if forecast is None or goal == NO_LOSS:
             return 1.0
-        return max(self._least, study.foresight.chance(forecast, forecast.epochs[-1], goal))
+        return max(self._least, study.calibration.chance(forecast, forecast.epochs[-1], goal))
 
 
-def _experiment(running: list[Demand], pack: int) -> dict[TrialId, float]:
-    """Return who shares the one slot on which sharing is measured: those with least to lose."""
+def _choose_experiment(running: list[Demand], pack: int) -> dict[TrialId, float]:
+    """Return widths for the trials that share one slot to measure sharing: the shortest ones."""
     small = [demand for demand in running if demand.least <= 1.0 / pack]
     shortest = sorted(small, key=lambda demand: (demand.work, demand.trial))[:pack]
     return {demand.trial: 1.0 / pack for demand in shortest}
 
 
-def _needs(demands: list[Demand]) -> list[float]:
+def _list_needs(demands: list[Demand]) -> list[float]:
     return [demand.least for demand in demands]
 
 
-def _first(demands: Demands, study: StudyView, running: int) -> list[Demand]:
-    """Return those who wait, as many as could be served beside those who run."""
-    return list(islice(demands.waiting(), max(0, study.capacity * study.spec.pack - running)))
+def _list_ready(demands: Demands, study: StudyView, running: int) -> list[Demand]:
+    """Return the ready trials that could run beside the running ones."""
+    return list(islice(demands.ready(), max(0, study.capacity * study.spec.pack - running)))

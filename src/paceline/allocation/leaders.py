@@ -1,11 +1,12 @@
-"""Leaders: a slot each, and what is left over to the best: HyperSched's three ways.
+"""Leaders: a slot for each trial, and left-over slots for the best: HyperSched's three rules.
 
-Rule: everybody has one slot, or what it needs; the L left over are dealt to trials in order of
-their last loss, up to `span` each. `Uniform` deals them one at a time from the best, round by
-round; `Top` gives the best all it can hold; `Softmax` shares by exp(-loss), in units of the losses'
-spread, and rounds down. HyperSched: Liaw et al., SoCC 2019. There the softmax is of the metric as
-it is, which says nothing for a metric that runs from 0 to 1 and everything for one in the hundreds;
-hence the unit.
+Rule: every trial has one slot, or what it needs; left-over slots go to trials in order of their
+last loss, up to `span` each. `Uniform` gives them out one at a time from the best, round by round;
+`Top` gives the best trial all it can hold, then the next; `Softmax` shares them by exp(-loss) and
+rounds down.
+
+Liaw et al., "HyperSched", SoCC 2019. Different from it: losses in the softmax are divided by their
+spread, because with raw losses the result depends on the unit of the metric.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import math
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from paceline.core.ports import Demands, sees_nothing
+from paceline.core.base_part import BasePart
+from paceline.core.ports import Demands, see_nothing
 from paceline.core.values import NO_LOSS
 
 if TYPE_CHECKING:
@@ -24,10 +26,10 @@ if TYPE_CHECKING:
     from paceline.core.views import StudyView
 
 
-class Uniform:
-    """What is left over is dealt one by one, from the best on, round by round."""
+class Uniform(BasePart):
+    """Gives left-over slots out one by one, from the best on, round by round."""
 
-    see = staticmethod(sees_nothing)
+    see = staticmethod(see_nothing)
 
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
         asking = demands.asking
@@ -36,22 +38,22 @@ class Uniform:
         running = list(demands.running())
         asked = running if asking is None else [asking]
         if not asked:
-            return {}  # those who hold slots are about to leave them
-        waiting = islice(demands.waiting(), study.capacity)
-        least = {each.trial: max(1.0, each.least) for each in (*running, *waiting, *asked)}
+            return {}  # the trials that hold slots are about to release them
+        ready = islice(demands.ready(), study.capacity)
+        least = {each.trial: max(1.0, each.least) for each in (*running, *ready, *asked)}
         ranked = sorted(least, key=lambda trial: (study.trials[trial].loss, trial))
         left = max(0, study.capacity - int(sum(least.values())) - demands.coming)
         span = float(min(study.spec.span, study.capacity))
         extra = self._share(left, [study.trials[trial].loss for trial in ranked], int(span) - 1)
         more = dict(zip(ranked, extra, strict=True))
-        # One that needs more than a slot has had that much of its share.
+        # A trial that needs several slots has them counted towards its span.
         return {
             each.trial: max(least[each.trial], min(least[each.trial] + more[each.trial], span))
             for each in asked
         }
 
     def _share(self, left: int, losses: list[float], cap: int) -> list[int]:
-        """Return what each gets beside its one slot, best first."""
+        """Return each trial's additional slots, best trial first."""
         rounds, rest = divmod(left, len(losses))
         if rounds >= cap:
             return [cap] * len(losses)
@@ -59,14 +61,14 @@ class Uniform:
 
 
 class Top(Uniform):
-    """What is left over goes to the best; what it cannot hold, to the next."""
+    """Gives all left-over slots to the best trial; what it cannot hold, to the next."""
 
     def _share(self, left: int, losses: list[float], cap: int) -> list[int]:
         return [max(0, min(cap, left - at * cap)) for at in range(len(losses))]
 
 
 class Softmax(Uniform):
-    """What is left over is shared by how good they are; what rounding leaves, from the best on."""
+    """Shares left-over slots by a softmax of losses; the rest of rounding goes to the best."""
 
     def _share(self, left: int, losses: list[float], cap: int) -> list[int]:
         known = [loss for loss in losses if loss != NO_LOSS]

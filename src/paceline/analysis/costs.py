@@ -1,7 +1,7 @@
-"""What things cost, read off a log: starting, saving, loading.
+"""The costs of starting, saving and restoring, measured from a log.
 
-Knows which times in a log lie before and between an attempt's epochs. What a study measured of
-itself goes into its trace, so that a simulation of it charges the same.
+Separates an attempt's epochs from the time before and between them. An exported trace carries these
+costs, so that a simulation of it charges the same.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Costs(Struct, frozen=True, kw_only=True):
-    """Seconds, to the microsecond: what is less is dust from adding and subtracting clock times."""
+    """Seconds, rounded to microseconds: the rest is rounding error of clock times."""
 
     # From a trial's first launch to the start of its first epoch.
     setup_s: dict[TrialId, float]
-    # The means over all saves, and over all attempts that went on from one: what that takes beyond
-    # what starting takes. None: there were none, or they cost nothing.
+    # The mean over all saves, and over all restores beyond the start itself; None if there were
+    # none, or they cost nothing.
     save_s: float | None
     restore_s: float | None
 
 
-def measured(steps: Iterable[Step]) -> tuple[StudyState, Costs]:
-    """Fold a log; return with the state what its attempts paid for beside their epochs."""
+def measure_costs(steps: Iterable[Step]) -> tuple[StudyState, Costs]:
+    """Fold a log; return the state, and what its attempts spent besides epochs."""
     state, tally = StudyState(), _Tally()
     for step in steps:
         tally.take(step)
@@ -45,26 +45,29 @@ def measured(steps: Iterable[Step]) -> tuple[StudyState, Costs]:
 
 
 class _Tally:
-    """Times of attempts, as far as they tell costs."""
+    """The times of attempts that costs are computed from."""
 
     def __init__(self) -> None:
         self._launched: dict[AttemptId, tuple[Launch, float]] = {}
-        # When the first epoch of an attempt was told, and what had passed before it.
-        self._told: dict[AttemptId, float] = {}
-        self._waited: dict[AttemptId, float] = {}
+        # When the first epoch of an attempt was reported, and the time before that epoch.
+        self._first_report: dict[AttemptId, float] = {}
+        self._before_first: dict[AttemptId, float] = {}
         self._saves: list[float] = []
 
     def take(self, step: Step) -> None:
         event = step.event
         if isinstance(event, Reported) and self._is_first(event):
             _, at = self._launched[event.attempt]
-            self._told[event.attempt] = event.at
-            self._waited[event.attempt] = event.at - at - event.seconds
+            self._first_report[event.attempt] = event.at
+            self._before_first[event.attempt] = event.at - at - event.seconds
         elif isinstance(event, Saved):
             self._saves.append(event.seconds)
-            # A first epoch that was told with its checkpoint was saved before it was told.
-            if self._is_first(event) and event.at - self._told[event.attempt] < event.seconds / 2:
-                self._waited[event.attempt] -= event.seconds
+            # A first epoch reported together with its checkpoint was saved before the report.
+            if (
+                self._is_first(event)
+                and event.at - self._first_report[event.attempt] < event.seconds / 2
+            ):
+                self._before_first[event.attempt] -= event.seconds
         for decision in step.decisions:
             if isinstance(decision, Launch):
                 self._launched[decision.attempt] = decision, event.at
@@ -72,17 +75,17 @@ class _Tally:
     def costs(self) -> Costs:
         first: dict[TrialId, float] = {}
         again: list[float] = []
-        for attempt, waited in self._waited.items():
+        for attempt, delay in self._before_first.items():
             launch, _ = self._launched[attempt]
             if launch.start == 0:
-                first.setdefault(launch.trial, waited)
+                first.setdefault(launch.trial, delay)
             else:
-                again.append(waited)
+                again.append(delay)
         start_s = fmean(first.values()) if first else 0.0
         return Costs(
-            setup_s={trial: cost for trial, took in first.items() if (cost := _settled(took))},
-            save_s=_settled(fmean(self._saves or [0.0])),
-            restore_s=_settled(fmean(again) - start_s if again else 0.0),
+            setup_s={trial: cost for trial, took in first.items() if (cost := _round_cost(took))},
+            save_s=_round_cost(fmean(self._saves or [0.0])),
+            restore_s=_round_cost(fmean(again) - start_s if again else 0.0),
         )
 
     def _is_first(self, event: Reported | Saved) -> bool:
@@ -90,5 +93,5 @@ class _Tally:
         return launched is not None and event.epoch == launched[0].start + 1
 
 
-def _settled(seconds: float) -> float | None:
+def _round_cost(seconds: float) -> float | None:
     return round(seconds, 6) if round(seconds, 6) > 0 else None

@@ -1,6 +1,6 @@
-"""What the figure of one curve's futures shows, as plain values.
+"""The forecast of one learning curve as plain values: bounds by epoch, a target and a deadline.
 
-Knows bounds by epoch, a target and a deadline. Draws nothing, and forecasts nothing.
+Draws nothing and computes no forecast.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from paceline.core.values import Mode
 
 
 class FanRow(Struct, frozen=True, kw_only=True):
-    """Where the metric may be after an epoch: bounds of the 95 % and 80 % intervals, the median."""
+    """The forecast for one epoch: bounds of the 95 % and 80 % intervals, and the median."""
 
     epoch: int
     low_95: float
@@ -22,7 +22,7 @@ class FanRow(Struct, frozen=True, kw_only=True):
 
 
 class Fan(Struct, frozen=True, kw_only=True):
-    """The futures of one curve. Its JSON is a contract: `docs/json.md`."""
+    """The forecast of one curve. Its JSON is a contract: `docs/json.md`."""
 
     source: str
     trial: int
@@ -37,6 +37,6 @@ class Fan(Struct, frozen=True, kw_only=True):
     deadline_s: float | None
     # The last epoch that ends before the deadline.
     by_epoch: int
-    # The probability of reaching the target by then, and after how long on average if it is.
+    # The probability of reaching the target by then, and the mean time until that if it is.
     chance: float | None
     expected_s: float | None

@@ -1,7 +1,7 @@
-"""A course: what the figures of a comparison show of one run, gathered while it is simulated.
+"""Run profiles: what the figures of a comparison show of one run, recorded while it is simulated.
 
-Knows the lead over time, how many slots trials of each class held, and how long each trial trained.
-Keeps numbers, not entries: a comparison may be thousands of runs. Draws nothing.
+A profile holds the best value over time, the slots that trials of each label held, and how long
+each trial trained. It keeps numbers, not entries: a comparison may have thousands of runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.core.values import NO_LOSS, loss_of
+from paceline.core.values import NO_LOSS, to_loss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,39 +20,40 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Entry, Step
     from paceline.core.values import TrialId
 
-# POP's classes open the whys of the decisions that put a trial into one.
+# The labels that POP gives its trials.
 CLASSES = ("promising", "opportunistic")
-# The class of whoever no policy ever put into one.
+# The label of trials without one.
 RUNNING = "running"
 
 
-class Course(Struct, frozen=True):
-    """What one run went through."""
+class RunProfile(Struct, frozen=True):
+    """One run over time."""
 
-    # Each value that beat all before it, and when.
-    leads: list[tuple[float, float]]
-    # By class, changes of the slots held: (when, by how much).
+    # When each value better than all before it was reported, and that value.
+    best_changes: list[tuple[float, float]]
+    # By label, changes of the slots held: (when, by how much).
     held: dict[str, list[tuple[float, float]]]
     # Seconds of training of each trial that trained at all.
     trained: list[float]
     until: float
 
     def value_at(self, at: float) -> float | None:
-        """Return the best value by then; None where there was none yet."""
+        """Return the best value at a time; None if there was none yet."""
         found = None
-        for when, value in self.leads:
+        for when, value in self.best_changes:
             if when > at:
                 break
             found = value
         return found
 
 
-class Raced(Struct, frozen=True, kw_only=True):
-    """A policy on one trace with so many slots: its runs over all seeds."""
+class PolicyRuns(Struct, frozen=True, kw_only=True):
+    """The runs of one policy over all seeds, on one trace with one number of slots."""
 
-    # What the figures are about, and who this is among them: policy, curve model, allocator.
+    # The heading of the figures, and what tells these runs from others: policy, curve model,
+    # allocator.
     place: str
-    who: tuple[str, ...]
+    parts: tuple[str, ...]
     metric: str
     sign: float
     slots: int
@@ -60,36 +61,36 @@ class Raced(Struct, frozen=True, kw_only=True):
     # When each run reached the target or ended, and whether it reached it.
     times: list[float]
     reached: list[bool]
-    courses: list[Course]
+    profiles: list[RunProfile]
 
 
-class Follower:
-    """Takes a run's log as it grows, and keeps its course."""
+class ProfileRecorder:
+    """Records the profile of a run from its log as it grows."""
 
     def __init__(self) -> None:
         self._now = 0.0
         self._sign, self._metric = 1.0, ""
         self._best = NO_LOSS
-        self._leads: list[tuple[float, float]] = []
+        self._best_changes: list[tuple[float, float]] = []
         self._held: dict[str, list[tuple[float, float]]] = {}
-        self._class: dict[TrialId, str] = {}
-        # By attempt: whose path it follows, its width, and the class it is counted in.
+        self._labels: dict[TrialId, str] = {}
+        # By attempt: the trial it trains, its width, and the label it is counted under.
         self._attempts: dict[int, tuple[TrialId, float, str]] = {}
         self._trained: dict[TrialId, float] = {}
 
     def take(self, steps: Sequence[Step]) -> None:
-        """Follow what was just remembered."""
+        """Apply the steps just logged."""
         for step in steps:
             for entry in step.entries:
-                self._follow(entry)
+                self._apply(entry)
 
-    def course(self) -> Course:
-        """Return the course of a run that is over. Whoever still held slots gives them back."""
+    def profile(self) -> RunProfile:
+        """Return the profile of a run that has ended, with all slots freed."""
         for attempt in list(self._attempts):
-            self._free(attempt)
-        return Course(self._leads, self._held, list(self._trained.values()), self._now)
+            self._free_slots(attempt)
+        return RunProfile(self._best_changes, self._held, list(self._trained.values()), self._now)
 
-    def _follow(self, entry: Entry) -> None:
+    def _apply(self, entry: Entry) -> None:
         if isinstance(entry, e.Event):
             self._now = max(self._now, entry.at)
         match entry:
@@ -98,40 +99,39 @@ class Follower:
             case e.Reported():
                 self._report(entry)
             case d.Launch(attempt=attempt, trial=trial, width=width):
-                self._hold(attempt, trial, width)
+                self._hold_slots(attempt, trial, width)
             case d.Amend(attempt=attempt, trial=trial):
-                self._hold(attempt, trial, self._free(attempt))
+                self._hold_slots(attempt, trial, self._free_slots(attempt))
             case e.Ended(attempt=attempt):
-                self._free(attempt)
-            case d.Open(trial=trial, why=why) | d.Go(trial=trial, why=why):
-                self._label(trial, why)
-            case d.Cut(trial=trial, why=why):
-                self._label(trial, why)
+                self._free_slots(attempt)
+            case d.Open(trial=trial, label=label) | d.Go(trial=trial, label=label):
+                self._set_label(trial, label)
+            case d.Cut(trial=trial, label=label):
+                self._set_label(trial, label)
 
     def _report(self, report: e.Reported) -> None:
         trial = self._attempts[report.attempt][0]
         self._trained[trial] = self._trained.get(trial, 0.0) + report.seconds
-        loss = loss_of(report.metrics.get(self._metric), self._sign)
+        loss = to_loss(report.metrics.get(self._metric), self._sign)
         if loss < self._best:
             self._best = loss
-            self._leads.append((report.at, self._sign * loss))
+            self._best_changes.append((report.at, self._sign * loss))
 
-    def _hold(self, attempt: int, trial: TrialId, width: float) -> None:
-        label = self._class.get(trial, RUNNING)
+    def _hold_slots(self, attempt: int, trial: TrialId, width: float) -> None:
+        label = self._labels.get(trial, RUNNING)
         self._attempts[attempt] = trial, width, label
         self._held.setdefault(label, []).append((self._now, width))
 
-    def _free(self, attempt: int) -> float:
+    def _free_slots(self, attempt: int) -> float:
         _, width, label = self._attempts.pop(attempt)
         self._held[label].append((self._now, -width))
         return width
 
-    def _label(self, trial: TrialId, why: str) -> None:
-        label = why.partition(":")[0]
-        if label not in CLASSES or self._class.get(trial) == label:
+    def _set_label(self, trial: TrialId, label: str) -> None:
+        if label not in CLASSES or self._labels.get(trial) == label:
             return
-        self._class[trial] = label
-        for attempt, (whose, width, _) in list(self._attempts.items()):
-            if whose == trial:
-                self._free(attempt)
-                self._hold(attempt, trial, width)
+        self._labels[trial] = label
+        for attempt, (trained, width, _) in list(self._attempts.items()):
+            if trained == trial:
+                self._free_slots(attempt)
+                self._hold_slots(attempt, trial, width)

@@ -1,313 +1,466 @@
-"""Stories: the entries that touched one trial, or the whole study, as sentences.
+"""Stories: every entry of a log as one sentence.
 
-Knows how each entry reads to somebody who trains models. Decides nothing and folds the log with a
-state of its own.
+`describe` words each entry, once. The story of a study, the story of a trial, the lines of a
+running study and the decisions in a report select among these sentences. Decides nothing, and knows
+no terminal and no HTML.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import SpecError
-from paceline.core.values import NO_LOSS, Config, Status
+from paceline.core.text import (
+    format_config,
+    format_count,
+    format_duration,
+    format_metric,
+    format_numbers,
+)
+from paceline.core.values import NO_LOSS, Status
 from paceline.machine.state import StudyState
-from paceline.plan.schedules import RAMP, RULE, arguments, is_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from paceline.core.decisions import Entry, Step
-    from paceline.core.values import StudySpec, TrialId
-    from paceline.machine.groups import Group
-    from paceline.machine.trial_state import Trial
+    from paceline.core.values import AttemptId, StudySpec, TrialId
+    from paceline.machine.groups import GroupState
+    from paceline.machine.trial_state import TrialState
+
+# The least time between two sentences about a new best value, in study seconds.
+BEST_EVERY_S = 5.0
 
 
-def study_story(steps: Iterable[Step]) -> Iterator[str]:
-    """Tell what mattered to the study as a whole."""
+def narrate_study(steps: Iterable[Step]) -> Iterator[str]:
+    """Yield the sentences about a study as a whole."""
     state = StudyState()
     leader = None
-    # How many configs were taken over from each study, and are not told yet.
-    taken: dict[str, int] = {}
+    # Configs reused from each study, not yet reported.
+    reused: dict[str, int] = {}
     recalled: set[str] = set()
     for step in steps:
         for entry in step.entries:
             if isinstance(entry, e.Adopted):
-                taken[entry.study] = taken.get(entry.study, 0) + 1
-            elif taken:
-                yield f"{span(state.now)}: {taken_over(taken)}."
-                taken = {}
+                reused[entry.study] = reused.get(entry.study, 0) + 1
+            elif reused:
+                yield _stamp(state.now, describe_reuse(reused))
+                reused = {}
             state.apply(entry)
-            text = _study_sentence(entry, state)
-            if isinstance(entry, e.Recalled) and entry.study not in recalled:
+            text = None
+            if isinstance(entry, d.End | d.Leave):
+                text = _describe_end(entry, state)
+            elif isinstance(entry, _ABOUT_STUDY):
+                text = explain(entry, state.spec)
+            elif isinstance(entry, e.Recalled) and entry.study not in recalled:
                 recalled.add(entry.study)
-                text = f"the generator learns from study {entry.study!r}"
-            if text is None and state.best is not leader:
-                text = f"the lead goes to {_leader(state)}"
+                text = explain(entry, state.spec)
+            elif state.best is not None and state.best is not leader:
+                text = f"new best: {_describe_best(state)}"
             leader = state.best
             if text is not None:
-                yield f"{span(state.now)}: {text}."
+                yield _stamp(state.now, text)
     if state.number and state.end is None:
-        yield f"{span(state.now)}: the log ends here and the study does not."
+        yield _stamp(state.now, "the log ends here; the study has not ended")
 
 
-def trial_story(steps: Iterable[Step], number: TrialId) -> Iterator[str]:
-    """Tell one trial's life. Reports that follow each other are told together."""
+def narrate_trial(steps: Iterable[Step], trial: TrialId) -> Iterator[str]:
+    """Yield the sentences about one trial; successive reports share one."""
     state = StudyState()
-    teller = _Teller(number)
+    story = TrialStory(trial)
     for step in steps:
         for entry in step.entries:
             state.apply(entry)
-            yield from teller.hear(entry, state)
-    if number >= len(state.trials):
-        raise SpecError(f"there is no trial {number}: this study opened {len(state.trials)}.")
-    yield from teller.close(state)
+            yield from story.take(entry, state)
+    if trial >= len(state.trials):
+        opened = format_count(len(state.trials), "trial")
+        raise SpecError(f"trial {trial} does not exist: the study has {opened}.")
+    yield from story.close(state)
 
 
-class _Teller:
-    """Turns entries about one trial into sentences; keeps reports back to tell them together."""
+class TrialStory:
+    """The sentences about one trial; successive reports share one sentence."""
 
-    def __init__(self, number: TrialId) -> None:
-        self._number = number
-        # Epochs that are seen and not told yet, by whom they were trained, and until when.
-        self._untold: list[int] = []
-        self._by: str = ""
+    def __init__(self, trial: TrialId) -> None:
+        self._trial = trial
+        # Epochs reported and not yet in a sentence, where they were trained, and when the last was.
+        self._epochs: list[int] = []
+        self._origin = ""
         self._until = 0.0
 
-    def hear(self, entry: Entry, state: StudyState) -> Iterator[str]:
-        trial = state.trials[self._number] if self._number < len(state.trials) else None
+    def take(self, entry: Entry, state: StudyState) -> Iterator[str]:
+        """Yield what an entry, just applied to the state, adds to the story."""
+        trial = state.trials[self._trial] if self._trial < len(state.trials) else None
         if trial is None:
             return
         if trial in state.delivered:
-            by = self._trainer(entry, trial)
-            if by != self._by:
-                yield from self._tell(trial, state.spec)
-            self._by, self._until = by, state.now
-            self._untold.append(trial.epoch)
+            origin = _origin(entry, trial)
+            if origin != self._origin:
+                yield from self._flush(trial, state.spec)
+            self._origin, self._until = origin, state.now
+            self._epochs.append(trial.epoch)
             return
-        text = _trial_sentence(entry, trial, state)
+        text = _explain_for_trial(entry, trial, state)
         if text is not None:
-            yield from self._tell(trial, state.spec)
-            yield f"{span(state.now)}: {text}."
+            yield from self._flush(trial, state.spec)
+            yield _stamp(state.now, text)
 
     def close(self, state: StudyState) -> Iterator[str]:
-        trial = state.trials[self._number]
-        yield from self._tell(trial, state.spec)
-        place = f"{_STANDS[trial.status]} at epoch {trial.epoch}"
-        best = "" if trial.best_loss == NO_LOSS else _best(trial, state.spec)
-        yield f"In the end it {place}{best}."
+        """Yield what is left at the end of the log, and where the trial stands."""
+        trial, spec = state.trials[self._trial], state.spec
+        yield from self._flush(trial, spec)
+        best = ""
+        if trial.best_loss != NO_LOSS:
+            value = format_metric(trial.best_loss, spec, 6)
+            best = f"; best {spec.metric} {value} at epoch {trial.best_epoch}"
+        yield f"Trial {trial.id} {_STANDS[trial.status]} at epoch {trial.epoch}{best}."
 
-    def _trainer(self, entry: Entry, trial: Trial) -> str:
-        if isinstance(entry, d.Credit):
-            return "already trained under the same settings, at no cost"
-        if isinstance(entry, e.Reported) and trial.attempt is not None:
-            lead = trial.attempt.trial
-            if lead is not trial:
-                return f"trained together with trial {lead.id}"
-        return ""
-
-    def _tell(self, trial: Trial, spec: StudySpec) -> Iterator[str]:
-        if not self._untold:
+    def _flush(self, trial: TrialState, spec: StudySpec) -> Iterator[str]:
+        if not self._epochs:
             return
-        first, last = self._untold[0], self._untold[-1]
+        first, last = self._epochs[0], self._epochs[-1]
         losses = trial.losses[first - 1 : last]
-        begin, end = _value(losses[0], spec), _value(losses[-1], spec)
-        by = f", {self._by}" if self._by else ""
-        if first == last:
-            yield f"{span(self._until)}: epoch {first} gives {end}{by}."
-        else:
-            taken = sum(trial.seconds[first - 1 : last]) / len(losses)
-            yield (
-                f"{span(self._until)}: epochs {first} to {last} take it from {begin} to {end}, "
-                f"{span(taken)} each{by}."
+        start, end = (format_metric(loss, spec, 6, "NaN") for loss in (losses[0], losses[-1]))
+        text = f"trial {trial.id} reports {spec.metric} {end} at epoch {first}"
+        if first != last:
+            seconds = sum(trial.seconds[first - 1 : last]) / len(losses)
+            text = (
+                f"trial {trial.id} reports {spec.metric} {start} to {end} in epochs {first} to "
+                f"{last}, {format_duration(seconds)} each"
             )
-        self._untold = []
+        yield _stamp(self._until, text + self._origin)
+        self._epochs = []
 
 
-def _study_sentence(entry: Entry, state: StudyState) -> str | None:
-    match entry:
-        case e.Opened(spec=spec):
-            goal = "lowest" if spec.mode == "min" else "highest"
-            return f"study {spec.name!r} opens: {spec.policy} looks for the {goal} {spec.metric}"
-        case e.CapacityChanged(slots=slots):
-            return f"there are {len(slots)} slots"
+class Sentence(NamedTuple):
+    """A sentence and its time on the study's clock; worded when it is read, since few are."""
+
+    at: float
+    # An entry with what its wording needs: the spec and, for an attempt, its trial. Or text.
+    what: Entry | str
+    spec: StudySpec
+    trial: TrialId | None = None
+    # For the live view only, not for a log file.
+    is_minor: bool = False
+
+    @property
+    def text(self) -> str:
+        """The sentence on one line, without its time and its full stop."""
+        if isinstance(self.what, str):
+            return self.what
+        return " ".join(explain(self.what, self.spec, self.trial).split())
+
+    def __str__(self) -> str:
+        return _stamp(self.at, self.text)
+
+
+class LiveStory:
+    """The sentences about a study while it runs: what a person wants to see, never every report."""
+
+    def __init__(self) -> None:
+        # The trial whose path each attempt follows.
+        self._trials: dict[AttemptId, TrialId] = {}
+        self._paused: set[TrialId] = set()
+        self._reused = 0
+        # Studies that the generator learns from.
+        self._recalled: set[str] = set()
+        # The best loss in a sentence so far, and when that was.
+        self._best = NO_LOSS
+        self._best_at = -BEST_EVERY_S
+
+    def take(self, state: StudyState, steps: Sequence[Step]) -> list[Sentence]:
+        """Return the sentences of these steps; the state is the one after the last of them."""
+        found: list[Sentence] = []
+        for step in steps:
+            for entry in step.entries if step.decisions else (step.event,):
+                # By type: most entries have no sentence, and there may be thousands a second.
+                if type(entry) in _LIVE:
+                    sentence = self._select(entry, step.event.at, state)
+                    if sentence is not None:
+                        found.append(sentence)
+        if state.best_loss < self._best and state.now - self._best_at >= BEST_EVERY_S:
+            self._best, self._best_at = state.best_loss, state.now
+            text = f"new best: {_describe_best(state)}"
+            found.append(Sentence(state.now, text, state.spec))
+        return found
+
+    def _select(self, entry: Entry, at: float, state: StudyState) -> Sentence | None:
+        spec, is_minor = state.spec, False
+        match entry:
+            case e.Reported(epoch=epoch, attempt=attempt):
+                trial = self._trials.get(attempt) if epoch >= spec.epochs else None
+                return None if trial is None else _finish(at, trial, state)
+            case d.Launch() | d.Amend():
+                self._trials[entry.attempt] = entry.trial
+                return None
+            case d.Credit(epoch=epoch, trial=credited):
+                return _finish(at, credited, state) if epoch >= spec.epochs else None
+            case e.Ended():
+                return self._end(entry, at, state)
+            case e.Resumed():
+                self._trials.update((number, a.trial.id) for number, a in state.attempts.items())
+            case e.Adopted():
+                self._reused += 1
+                if self._reused < len(state.reused.trials):
+                    return None  # more follow in the same batch: one sentence for all
+                return Sentence(at, describe_reuse(state.reused.studies), spec)
+            case e.Recalled(study=study):
+                if study in self._recalled:
+                    return None
+                self._recalled.add(study)
+            case d.Pause() | d.Cut():
+                self._paused.add(entry.trial)
+            case d.Go():
+                is_minor = entry.trial not in self._paused
+                self._paused.discard(entry.trial)
+        return Sentence(at, entry, spec, is_minor=is_minor)
+
+    def _end(self, event: e.Ended, at: float, state: StudyState) -> Sentence | None:
+        trial = self._trials.pop(event.attempt, None)
+        if trial is None:
+            return None
+        if event.cause is e.Cause.FINISHED and state.trials[trial].epoch < state.spec.epochs:
+            return _finish(at, trial, state)
+        if event.cause not in (e.Cause.FAILED, e.Cause.CROWDED):
+            return None
+        lines = event.note.strip().splitlines()[-1:]
+        return Sentence(at, replace(event, note="".join(lines)), state.spec, trial)
+
+
+def describe_reuse(studies: Mapping[str, int]) -> str:
+    """Return how many configs of each study were reused.
+
+    >>> describe_reuse({"a": 24, "b": 1})
+    "results of 24 configs of study 'a' and 1 config of study 'b' are reused"
+    """
+    configs = " and ".join(
+        f"{format_count(count, 'config')} of study {name!r}" for name, count in studies.items()
+    )
+    return f"results of {configs} are reused"
+
+
+def explain(entry: Entry, spec: StudySpec, trial: TrialId | None = None) -> str:
+    """Return an entry as a sentence with its reason; `trial` is the one an attempt trains."""
+    reason = getattr(entry, "why", "") or getattr(entry, "note", "")
+    text = describe(entry, spec, trial)
+    return f"{text}: {reason}" if reason else text
+
+
+def describe(entry: Entry, spec: StudySpec, trial: TrialId | None = None) -> str:
+    """Return an entry as a sentence without its reason."""
+    if isinstance(entry, d.Decision):
+        return _describe_decision(entry, spec)
+    return _describe_event(entry, spec, "" if trial is None else f" of trial {trial}")
+
+
+def _describe_event(event: e.AnyEvent, spec: StudySpec, of_trial: str) -> str:
+    match event:
+        case e.Opened():
+            goal = "minimizes" if spec.mode == "min" else "maximizes"
+            return f"study {spec.name!r} starts: {spec.policy} {goal} {spec.metric}"
         case e.Resumed():
-            return "a driver takes the study up again"
-        case e.Commanded(command=e.StopStudy()):
-            return "a command asks it to stop"
-        case e.Commanded(command=e.ChangeSlots(by=by)):
-            return f"a command changes the slots by {by:+d}"
-        case e.Submitted(until=until):
-            return f"an outside tuner asks for a trial up to epoch {until}"
-        case d.Close(group=group, why=why):
-            whose = f" of {state.spec.groups[group].name!r}" if state.groups else ""
-            return f"no more trials{whose} are opened: {why}"
-        case d.Leave(group=group, why=why):
-            return _leaves((state.groups or ())[group], why)
-        case d.Fail(trial=trial, why=why):
-            return f"trial {trial} is given up: {why}"
-        case d.End(why=why):
-            opened, trained = len(state.trials), state.epochs_trained
-            best = "nobody has a number" if state.best is None else f"the best is {_leader(state)}"
-            return f"the study ends after {opened} trials and {trained} epochs, {best}: {why}"
-    return None
-
-
-def _leaves(group: Group, why: str) -> str:
-    best = "nobody has a number" if group.best is None else f"its best is {_leader(group)}"
-    return f"study {group.spec.name!r} ends after {len(group.trials)} trials, {best}: {why}"
-
-
-def _leader(state: StudyState | Group) -> str:
-    assert state.best is not None
-    value = _value(state.best_loss, state.spec)
-    return f"trial {state.best.id} with {value} at epoch {state.best_epoch}"
-
-
-def _trial_sentence(entry: Entry, trial: Trial, state: StudyState) -> str | None:
-    if isinstance(entry, d.End):
-        return f"the study ends: {entry.why}" if trial.alive else None
-    if getattr(entry, "trial", None) == trial.id:
-        return _about_trial(entry, state)
-    attempt = state.attempts.get(getattr(entry, "attempt", -1))
-    if attempt is not None and trial is attempt.trial:
-        return _about_attempt(entry)
-    if isinstance(entry, e.Ended) and state.subject is trial:
-        return _ended(entry)
-    return None
-
-
-def _about_trial(entry: Entry, state: StudyState) -> str | None:
-    match entry:
-        case d.Open(config=config, until=until, source=source, branch=branch, why=why):
-            origin = "" if source is None else f", forked from trial {source} at epoch {branch},"
-            whose = f" for {state.spec.groups[entry.group].name!r}" if state.groups else ""
-            return f"opened{whose}{origin} with {written(config)}, up to epoch {until}: {why}"
-        case d.Go(until=until, why=why):
-            return f"may go on to epoch {until}: {why}"
-        case d.Pause(why=why):
-            return f"waits: {why}"
-        case d.Cut(why=why):
-            return f"is cut short: {why}"
-        case d.Stop(why=why):
-            return f"is stopped: {why}"
-        case d.Fail(why=why):
-            return f"is given up: {why}"
-        case d.Launch(attempt=attempt, start=start, slots=slots):
-            place = f"slot {slots[0]}" if len(slots) == 1 else f"slots {', '.join(map(str, slots))}"
-            origin = f"from the checkpoint of epoch {start}" if start else "from nothing"
-            return f"attempt {attempt} starts {origin} on {place}"
-        case d.AskForecast(epoch=epoch):
-            return f"a forecast is asked for at epoch {epoch}"
-        case e.Forecasted(forecast=None, note=note):
-            return f"the forecast has no answer: {note}"
-        case e.Forecasted(forecast=forecast) if forecast is not None:
+            return f"study {spec.name!r} resumes"
+        case e.Reported(attempt=attempt, epoch=epoch, metrics=metrics):
+            return f"attempt {attempt} reports epoch {epoch}: {format_config(metrics)}"
+        case e.Saved(attempt=attempt, epoch=epoch):
+            return f"attempt {attempt} saves a checkpoint of epoch {epoch}"
+        case e.Missed(attempt=attempt, epoch=epoch, note=note):
+            why = "" if note else ": the order came too late"
+            return f"attempt {attempt}{of_trial} saves no checkpoint of epoch {epoch}{why}"
+        case e.Spoiled(attempt=attempt):
+            return f"the checkpoint that attempt {attempt}{of_trial} starts from is unusable"
+        case e.Ended(attempt=attempt, cause=cause):
+            return f"attempt {attempt}{of_trial} {_ENDS[cause]}"
+        case e.Forecasted(trial=trial, epoch=epoch, forecast=forecast):
+            if forecast is None:
+                return f"there is no forecast of trial {trial} at epoch {epoch}"
             last = forecast.epochs[-1]
-            middle = _value(forecast.median(last), state.spec)
-            return f"the forecast for epoch {last} is {middle}"
-    return None
+            value = format_metric(forecast.median(last), spec, 6)
+            return f"the forecast of trial {trial} for epoch {last} is {spec.metric} {value}"
+        case e.Proposed(config=config):
+            if config is None:
+                return "the generator proposes no more configs"
+            return f"the generator proposes {format_config(config)}"
+        case e.CapacityChanged(slots=slots):
+            return f"{format_count(len(slots), 'slot is', 'slots are')} available"
+        case e.Woke():
+            return "a requested wake-up arrives"
+        case e.Commanded(command=e.ChangeSlots(by=by)):
+            return f"a command changes the number of slots by {by:+d}"
+        case e.Commanded():
+            return "a command stops the study"
+        case e.Submitted(until=until):
+            return f"an outside tuner submits a trial up to epoch {until}"
+        case e.Adopted(study=study):
+            return describe_reuse({study: 1})
+        case e.Recalled(study=study):
+            return f"the generator learns from study {study!r}"
 
 
-def _about_attempt(entry: Entry) -> str | None:
-    match entry:
-        case d.Resize(width=width, why=why):
-            return f"moves to width {width:g} at the next epoch's end: {why}"
-        case d.Halt(attempt=attempt, why=why):
-            return f"attempt {attempt} is ended at once: {why}"
-        case e.Missed(epoch=epoch, note=note):
-            return f"epoch {epoch} is not saved: {note or 'the order came too late'}"
-    return None
+_ENDS = {
+    e.Cause.GOAL: "ends at its goal",
+    e.Cause.FINISHED: "ends: the training function returned",
+    e.Cause.HALTED: "ends as ordered",
+    e.Cause.FAILED: "fails",
+    e.Cause.LOST: "is lost",
+    e.Cause.CROWDED: "runs out of memory on a shared slot",
+}
 
 
-def _ended(event: e.Ended) -> str | None:
-    note = f": {event.note}" if event.note else ""
-    match event.cause:
-        case e.Cause.FAILED:
-            return f"attempt {event.attempt} fails{note}"
-        case e.Cause.LOST:
-            return f"attempt {event.attempt} is lost{note}"
-        case e.Cause.CROWDED:
-            return f"attempt {event.attempt} finds no memory on a slot it shares{note}"
-        case e.Cause.FINISHED:
-            return f"attempt {event.attempt} ends: there are no further epochs"
-    return None
+def _describe_decision(decision: d.AnyDecision, spec: StudySpec) -> str:
+    match decision:
+        case d.Open(trial=trial, config=config, until=until, source=source, branch=branch):
+            fork = "" if source is None else f", forked from trial {source} at epoch {branch},"
+            study = f" for {spec.groups[decision.group].name!r}" if spec.groups else ""
+            settings = format_config(config)
+            return f"trial {trial} is opened{study}{fork} with {settings}, up to epoch {until}"
+        case d.Close(group=group):
+            study = f" of {spec.groups[group].name!r}" if spec.groups else ""
+            return f"no more trials{study} are opened"
+        case d.Leave(group=group):
+            return f"study {spec.groups[group].name!r} ends"
+        case d.End():
+            return "the study ends"
+        case d.AskForecast(trial=trial, epoch=epoch):
+            return f"a forecast of trial {trial} is requested at epoch {epoch}"
+        case d.AskProposal():
+            return "a config is requested from the generator"
+        case d.WakeAt(at=at):
+            return f"a wake-up is requested at {format_duration(at)}"
+        case d.Provide(slots=count):
+            return f"{format_count(count, 'more slot is', 'more slots are')} requested"
+        case d.Retire(slots=slots):
+            return f"{format_numbers('slot', slots)} {'is' if len(slots) == 1 else 'are'} released"
+        case d.Drop(checkpoints=names):
+            return f"{format_count(len(names), 'checkpoint is', 'checkpoints are')} deleted"
+        case d.Launch() | d.Amend() | d.Halt() | d.Resize():
+            return _describe_order(decision)
+        case _:
+            return f"trial {decision.trial} {_describe_verdict(decision)}"
 
+
+def _describe_order(order: d.Launch | d.Amend | d.Halt | d.Resize) -> str:
+    """Return an order to an attempt as a sentence."""
+    match order:
+        case d.Launch(trial=trial, start=start, slots=slots, goal=goal):
+            origin = f"from the checkpoint of epoch {start}" if start else "from scratch"
+            place = format_numbers("slot", slots)
+            text = f"of trial {trial} starts {origin} on {place}, up to epoch {goal}"
+        case d.Amend(trial=trial, goal=goal):
+            text = f"trains trial {trial} up to epoch {goal}"
+        case d.Halt():
+            text = "is halted"
+        case d.Resize(width=width):
+            text = f"moves to width {width:g} after its current epoch"
+    return f"attempt {order.attempt} {text}"
+
+
+def _describe_verdict(
+    decision: d.Go | d.Pause | d.Cut | d.Stop | d.Fail | d.Credit,
+) -> str:
+    """Return what a decision does to its trial, without the subject."""
+    match decision:
+        case d.Go(until=until):
+            return f"may continue to epoch {until}"
+        case d.Pause():
+            return "is paused"
+        case d.Cut():
+            return "is paused after its current epoch"
+        case d.Stop():
+            return "is stopped"
+        case d.Fail():
+            return "is given up"
+        case d.Credit(epoch=epoch):
+            return f"gets epoch {epoch}, which is already trained"
+
+
+# What a study's story has, besides reuse, its best and its end.
+_ABOUT_STUDY = (
+    e.Opened,
+    e.Resumed,
+    e.CapacityChanged,
+    e.Commanded,
+    e.Submitted,
+    d.Close,
+    d.Fail,
+)
+# What the lines of a running study are made of.
+_LIVE = {
+    *(e.Opened, e.Resumed, e.Reported, e.Ended, e.CapacityChanged, e.Commanded),
+    *(e.Adopted, e.Recalled),
+    *(d.Open, d.Go, d.Pause, d.Cut, d.Stop, d.Fail, d.Credit, d.Close),
+    *(d.Launch, d.Amend, d.Retire, d.Leave, d.End),
+}
 
 _STANDS = {
-    Status.READY: "is ready to go on",
+    Status.READY: "is ready to continue",
     Status.RUNNING: "is running",
-    Status.WAITING: "is waiting",
+    Status.PAUSED: "is paused",
     Status.FINISHED: "has finished",
-    Status.STOPPED: "stays stopped",
+    Status.STOPPED: "was stopped",
     Status.FAILED: "has failed",
 }
 
 
-def _best(trial: Trial, spec: StudySpec) -> str:
-    return f", and its best was {_value(trial.best_loss, spec)} at epoch {trial.best_epoch}"
+def _explain_for_trial(entry: Entry, trial: TrialState, state: StudyState) -> str | None:
+    """Return an entry's sentence if it belongs into this trial's story."""
+    match entry:
+        case d.End():
+            return explain(entry, state.spec) if trial.alive else None
+        case d.Launch(trial=number) | d.AskForecast(trial=number):
+            # The reason is that of the decision before it.
+            return describe(entry, state.spec) if number == trial.id else None
+        case d.Credit() | d.Amend() | d.WakeAt() | e.Woke():
+            return None
+        case d.Resize(attempt=attempt) | d.Halt(attempt=attempt) | e.Missed(attempt=attempt):
+            found = state.attempts.get(attempt)
+            trains = found is not None and found.trial is trial
+            return explain(entry, state.spec, trial.id) if trains else None
+        case e.Ended(cause=cause):
+            shown = state.subject is trial and cause not in (e.Cause.GOAL, e.Cause.HALTED)
+            return explain(entry, state.spec, trial.id) if shown else None
+    return explain(entry, state.spec) if getattr(entry, "trial", None) == trial.id else None
 
 
-def _value(loss: float, spec: StudySpec) -> str:
-    return f"{spec.metric} {'not a number' if loss == NO_LOSS else f'{spec.sign * loss:.5g}'}"
+def _origin(entry: Entry, trial: TrialState) -> str:
+    """Return where a reported epoch was trained, unless that was for this trial."""
+    if isinstance(entry, d.Credit):
+        return ", already trained with the same settings, at no cost"
+    if isinstance(entry, e.Reported) and trial.attempt is not None:
+        lead = trial.attempt.trial
+        if lead is not trial:
+            return f", trained together with trial {lead.id}"
+    return ""
 
 
-def taken_over(studies: Mapping[str, int]) -> str:
-    """Say how many configs were taken over from each study.
-
-    >>> taken_over({"a": 24, "b": 1})
-    "what is known of 24 configs of study 'a' and 1 config of study 'b' is taken over"
-    """
-    told = " and ".join(
-        f"{count} {'config' if count == 1 else 'configs'} of study {name!r}"
-        for name, count in studies.items()
-    )
-    return f"what is known of {told} is taken over"
+def _describe_end(decision: d.End | d.Leave, state: StudyState) -> str:
+    view: GroupState = state
+    epochs = f" and {format_count(state.epochs_trained, 'epoch')}"
+    if isinstance(decision, d.Leave):
+        view, epochs = state.groups[decision.group], ""
+    trials = format_count(len(view.trials), "trial")
+    best = "without a number" if view.best is None else f"with best {_describe_best(view)}"
+    text = describe(decision, state.spec)
+    return f"{text} after {trials}{epochs}, {best}: {decision.why}"
 
 
-def written(config: Config) -> str:
-    """Return a config as a person would write it."""
-    return ", ".join(f"{name}={_brief(value)}" for name, value in config.items()) or "no settings"
+def _describe_best(view: GroupState) -> str:
+    assert view.best is not None
+    value = format_metric(view.best_loss, view.spec, 6)
+    return f"{view.spec.metric} {value} at epoch {view.best_epoch} of trial {view.best.id}"
 
 
-def _brief(value: object) -> str:
-    if isinstance(value, dict) and isinstance(value.get("piecewise"), list):
-        return " then ".join(
-            f"{_brief(late)} from epoch {start}" if start else _brief(late)
-            for start, late in value["piecewise"]
-        )
-    if isinstance(value, dict) and is_rule(value):
-        return f"{value[RULE]}({written(arguments(value))})"
-    if isinstance(value, dict) and RAMP in value:
-        return " to ".join(map(_brief, value[RAMP]))
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{name}={_brief(each)}' for name, each in value.items())}}}"
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+def _finish(at: float, number: TrialId, state: StudyState) -> Sentence:
+    trial, spec = state.trials[number], state.spec
+    text = f"trial {number} finishes at epoch {trial.epoch}"
+    if trial.best_loss != NO_LOSS:
+        text += f" with best {spec.metric} {format_metric(trial.best_loss, spec, 6)}"
+    return Sentence(at, text, spec)
 
 
-def span(seconds: float) -> str:
-    """Return a duration as a person would say it.
-
-    >>> span(0.25), span(75.0), span(3723.4)
-    ('0.25s', '1m15s', '1h02m')
-    """
-    if seconds < 60:
-        return f"{seconds:.3g}s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m{rest:02d}s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02d}m"
-
-
-def size(count: float) -> str:
-    """Return bytes as a person would say them.
-
-    >>> size(0), size(999), size(1_234_567), size(5e12)
-    ('0 B', '999 B', '1.23 MB', '5 TB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.3g} {unit}"
-        count /= 1000.0
-    return f"{count:.3g} TB"
+def _stamp(at: float, text: str) -> str:
+    return f"{format_duration(at)}: {text}."

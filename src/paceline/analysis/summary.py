@@ -1,40 +1,88 @@
-"""A study at a glance: its row and its best, read off its state.
+"""A study in figures: what was found, what it cost, what was saved, and its best checkpoint.
 
-Knows what a reader wants to know first; values are as reported, not turned. The JSON of its structs
-is a contract: `docs/json.md`. Decides nothing.
+`summarize` reads every figure off a state, once; the rows of `ls` and `show` and the result of a
+simulation are other forms of the same summary. Values are as reported. The JSON of these structs is
+a contract: `docs/json.md`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
+from paceline.core.decisions import EndCause
 from paceline.core.values import NO_LOSS, Config, Status
-from paceline.plan.tree import node_of
+from paceline.plan.tree import find_node
 
 if TYPE_CHECKING:
     from paceline.core.values import StudySpec
-    from paceline.machine.calibration import Foresight
-    from paceline.machine.groups import Group
+    from paceline.machine.calibration import Calibration
+    from paceline.machine.groups import GroupState
     from paceline.machine.state import StudyState
-    from paceline.machine.timing import Paces
+    from paceline.machine.timing import EpochTimes
+
+T = TypeVar("T", bound=Struct)
+
+
+class StudySummary(Struct, frozen=True, kw_only=True):
+    """All figures of a study. The caller fills in `store` and `report`."""
+
+    study: str
+    store: str | None = None
+    policy: str
+    generator: str
+    allocator: str
+    curves: str
+    slots: int
+    seed: int
+    # What is trained, as name@version, and how many configs were reused from which studies.
+    plan: str | None
+    adopted: dict[str, int]
+    metric: str
+    mode: str
+    best_value: float | None
+    best_config: Config | None
+    best_trial: int | None
+    best_epoch: int | None
+    # The path of the best trial's checkpoint, and the epochs in it.
+    checkpoint: str | None
+    checkpoint_epoch: int | None
+    target: float | None
+    time_to_target_s: float | None
+    deadline_s: float | None
+    clock_s: float
+    slot_seconds: float
+    busy_fraction: float
+    trials: int
+    trials_finished: int
+    trials_stopped: int
+    trials_failed: int
+    trials_left: int
+    epochs_trained: int
+    reports: int
+    # Epochs that trials saw but that were trained elsewhere, and epochs that trials were spared.
+    epochs_shared: int
+    epochs_spared: int
+    end: str | None
+    end_why: str | None
+    report: str | None = None
 
 
 class GroupRow(Struct, frozen=True, kw_only=True):
-    """One of several studies that are driven as one, at a glance."""
+    """One of several studies that are driven as one."""
 
     name: str
     policy: str
     generator: str
     curves: str
-    # "ended" or "unfinished"; `end` and `end_why` say what ended it.
+    # "ended" or "unfinished"; `end` and `end_why` give the cause.
     status: str
     end: str | None
     end_why: str | None
-    # The clock of one of several stands still once it has ended.
+    # A group's clock stops when the group ends.
     clock_s: float
-    # Of attempts that were launched for it, as are `epochs_trained`.
+    # Of attempts launched for it, as are `epochs_trained`.
     slot_seconds: float
     target: float | None
     trials: int
@@ -49,60 +97,60 @@ class GroupRow(Struct, frozen=True, kw_only=True):
 
 
 class StudyRow(GroupRow, frozen=True, kw_only=True):
-    """A study at a glance: what one of several has, and what is all theirs."""
+    """A study: the figures of a group, and those that only a whole study has."""
 
     allocator: str
     metric: str
     mode: str
     epochs: int
     seed: int
-    # What is trained, as name@version; None: nothing is shared with other studies.
+    # What is trained, as name@version; None if nothing is shared with other studies.
     plan: str | None
-    # How many configs were taken over from each of these.
+    # How many configs were reused from which studies.
     adopted: dict[str, int]
     deadline_s: float | None
-    # How good the forecasts were; None where none has come to its epoch yet.
+    # How good the forecasts were; None while no forecast epoch has been reached.
     forecasts: Forecasts | None
-    # What was learned of widths; None where no trial has had two.
+    # Measured speed by width; None while no trial has run at two widths.
     speeds: Speeds | None
 
 
 class Forecasts(Struct, frozen=True, kw_only=True):
-    """What became of a study's forecasts."""
+    """How good a study's forecasts were."""
 
     met: float
     coverage_80: float
     coverage_95: float
     log_score: float
-    # None: too few to tell.
+    # None while there are too few forecasts.
     brier: float | None
     brier_of_base_rate: float | None
 
 
 class Speeds(Struct, frozen=True, kw_only=True):
-    """How fast trials were at other widths than one slot, and what moving one cost."""
+    """Measured speed at widths other than one slot, and the cost of moving a trial."""
 
     widths: list[SpeedAt]
     move_s: float
 
 
 class SpeedAt(Struct, frozen=True, kw_only=True):
-    """How many times as fast as on one slot trials are at a width, and how many epochs tell."""
+    """The speed at a width relative to one slot, and the number of epochs measured."""
 
     width: float
     speed: float
     epochs: float
 
 
-class CheckpointName(Struct, frozen=True, kw_only=True):
-    """What a checkpoint is called: the attempt that saved it, and the epochs in it."""
+class BestCheckpoint(Struct, frozen=True, kw_only=True):
+    """A checkpoint's name: the attempt that saved it, and the epochs in it."""
 
     attempt: int
     epoch: int
 
 
 class Best(Struct, frozen=True, kw_only=True):
-    """The best that a study has found."""
+    """The best value that a study has found, and its config."""
 
     study: str
     metric: str
@@ -111,74 +159,109 @@ class Best(Struct, frozen=True, kw_only=True):
     trial: int
     epoch: int
     config: Config
-    # None: none was saved at that epoch.
-    checkpoint: CheckpointName | None
+    # None if no checkpoint was saved at that epoch.
+    checkpoint: BestCheckpoint | None
 
 
-def row_of(state: StudyState) -> StudyRow:
-    """Return a study at a glance."""
-    spec = state.spec
-    return StudyRow(
-        **structs.asdict(_row(state)),
-        allocator=str(spec.allocator),
-        metric=spec.metric,
-        mode=spec.mode,
-        epochs=spec.epochs,
-        seed=spec.seed,
-        plan=None if spec.plan is None else str(spec.plan),
-        adopted=dict(state.adopted.studies),
-        deadline_s=spec.budget.deadline_s,
-        forecasts=_forecasts(state.foresight),
-        speeds=_speeds(state.paces),
-    )
-
-
-def group_rows(state: StudyState) -> list[GroupRow]:
-    """Return each of several studies that are driven as one; none of a study that is alone."""
-    return [_row(group) for group in state.groups or ()]
-
-
-def _row(view: StudyState | Group) -> GroupRow:
-    spec, end, best = view.spec, view.end, view.best
+def summarize(view: GroupState, checkpoint: tuple[str, int] | None = None) -> StudySummary:
+    """Return the figures of a study or a group; `checkpoint` is its best one's path and epoch."""
+    spec, best, end = view.spec, view.best, view.end
     fates = [trial.ended for trial in view.trials]
-    return GroupRow(
-        name=spec.name,
+    path, epoch = checkpoint or (None, None)
+    available = view.capacity_seconds
+    reached = end is not None and end.cause is EndCause.TARGET
+    return StudySummary(
+        study=spec.name,
         policy=str(spec.policy),
         generator=spec.generator.name,
+        allocator=str(spec.allocator),
         curves=str(spec.curves),
-        status="unfinished" if end is None else "ended",
-        end=None if end is None else end.cause.value,
-        end_why=None if end is None else end.why,
+        slots=view.capacity,
+        seed=spec.seed,
+        plan=None if spec.plan is None else str(spec.plan),
+        adopted=dict(view.reused.studies),
+        metric=spec.metric,
+        mode=spec.mode,
+        best_value=to_metric(view.best_loss, spec),
+        best_config=None if best is None else best.config,
+        best_trial=None if best is None else best.id,
+        best_epoch=None if best is None else view.best_epoch,
+        checkpoint=path,
+        checkpoint_epoch=epoch,
+        target=None if spec.budget.target is None else spec.budget.target.value,
+        time_to_target_s=view.now if reached else None,
+        deadline_s=view.deadline_s,
         clock_s=view.now,
         slot_seconds=view.slot_seconds,
-        target=None if spec.budget.target is None else spec.budget.target.value,
+        busy_fraction=view.slot_seconds / available if available else 0.0,
         trials=len(fates),
         trials_finished=fates.count(Status.FINISHED),
         trials_stopped=fates.count(Status.STOPPED),
         trials_failed=fates.count(Status.FAILED),
+        trials_left=fates.count(None),
         epochs_trained=view.epochs_trained,
         reports=view.reports,
-        best_value=value_of(view.best_loss, spec),
-        best_trial=None if best is None else best.id,
-        best_epoch=None if best is None else view.best_epoch,
+        epochs_shared=max(0, view.reports - view.epochs_trained + view.repeats),
+        epochs_spared=sum(
+            spec.epochs - trial.epoch
+            for trial in view.trials
+            if trial.status in (Status.STOPPED, Status.PAUSED)
+        ),
+        end=None if end is None else end.cause.value,
+        end_why=None if end is None else end.why,
     )
 
 
-def _speeds(paces: Paces) -> Speeds | None:
-    known = paces.measured()
+def convert_summary(summary: StudySummary, form: type[T], **others: Any) -> T:  # noqa: ANN401
+    """Return a summary in another form: the fields that both have, and `others`."""
+    shared = {
+        name: getattr(summary, name)
+        for name in form.__struct_fields__
+        if name not in others and hasattr(summary, name)
+    }
+    return form(**shared, **others)
+
+
+def make_study_row(state: StudyState) -> StudyRow:
+    """Return a study's row."""
+    summary = summarize(state)
+    return convert_summary(
+        summary,
+        StudyRow,
+        **_name_and_status(summary),
+        epochs=state.spec.epochs,
+        deadline_s=state.spec.budget.deadline_s,
+        forecasts=_summarize_forecasts(state.calibration),
+        speeds=_summarize_speeds(state.epoch_times),
+    )
+
+
+def make_group_rows(state: StudyState) -> list[GroupRow]:
+    """Return a row for each of several studies that are driven as one; none of a single study."""
+    summaries = map(summarize, state.together or ())
+    return [convert_summary(each, GroupRow, **_name_and_status(each)) for each in summaries]
+
+
+def _name_and_status(summary: StudySummary) -> dict[str, str]:
+    status = "unfinished" if summary.end is None else "ended"
+    return {"name": summary.study, "status": status}
+
+
+def _summarize_speeds(times: EpochTimes) -> Speeds | None:
+    known = times.list_measured()
     if not known:
         return None
     widths = [SpeedAt(width=at, speed=speed, epochs=n) for at, (speed, n) in known.items()]
-    return Speeds(widths=widths, move_s=paces.move_s)
+    return Speeds(widths=widths, move_s=times.move_s)
 
 
-def _forecasts(foresight: Foresight) -> Forecasts | None:
-    coverage, log_score = foresight.coverage, foresight.log_score
+def _summarize_forecasts(calibration: Calibration) -> Forecasts | None:
+    coverage, log_score = calibration.coverage, calibration.log_score
     if coverage is None or log_score is None:
         return None
-    own, base = foresight.brier or (None, None)
+    own, base = calibration.brier or (None, None)
     return Forecasts(
-        met=foresight.met,
+        met=calibration.met,
         coverage_80=coverage[0],
         coverage_95=coverage[1],
         log_score=log_score,
@@ -187,13 +270,13 @@ def _forecasts(foresight: Foresight) -> Forecasts | None:
     )
 
 
-def best_of(state: StudyState) -> Best | None:
-    """Return the best that was found; None where no trial has reported a number."""
+def find_best(state: StudyState) -> Best | None:
+    """Return the best value found; None while no trial has reported a number."""
     spec, trial = state.spec, state.best
     if trial is None:
         return None
     epoch = state.best_epoch
-    attempt = (node_of(trial.leaf, epoch).saves or {}).get(epoch)
+    attempt = (find_node(trial.leaf, epoch).checkpoints or {}).get(epoch)
     return Best(
         study=spec.name,
         metric=spec.metric,
@@ -202,10 +285,10 @@ def best_of(state: StudyState) -> Best | None:
         trial=trial.id,
         epoch=epoch,
         config=trial.config,
-        checkpoint=None if attempt is None else CheckpointName(attempt=attempt, epoch=epoch),
+        checkpoint=None if attempt is None else BestCheckpoint(attempt=attempt, epoch=epoch),
     )
 
 
-def value_of(loss: float, spec: StudySpec) -> float | None:
-    """Return a loss as it was reported; None where there was no number."""
+def to_metric(loss: float, spec: StudySpec) -> float | None:
+    """Return a loss as the value that was reported; None if that was not a number."""
     return None if loss == NO_LOSS else spec.sign * loss

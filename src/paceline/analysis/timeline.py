@@ -1,8 +1,7 @@
-"""A chronicle: when everything happened in a study, gathered in one pass over its log.
+"""The timeline of a study: what happened when, collected in one pass over its log.
 
-Knows trials with the time of each of their reports, attempts with their slots, the capacity, the
-lead, the last decisions and every trial's story. Decides nothing, and does not know how any of it
-is drawn.
+Holds trials with the time of each report, attempts with their slots, the capacity, the best value,
+the last decisions and every trial's story. Decides nothing and draws nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from paceline.analysis.sharing import Meter, Sharing
-
-# Tells one trial; here all are told in the same pass, where `trial_story` makes one for each.
-from paceline.analysis.story import _Teller
-from paceline.analysis.summary import Best, StudyRow, best_of, row_of
+from paceline.analysis.sharing import Sharing, SharingCounter
+from paceline.analysis.story import TrialStory
+from paceline.analysis.summary import Best, StudyRow, find_best, make_study_row
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import LogError
@@ -38,30 +35,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from paceline.core.decisions import Entry, Step
-    from paceline.machine.trial_state import Attempt, Trial
+    from paceline.machine.trial_state import AttemptState, TrialState
 
-# How many decisions are kept, newest last.
+# Decisions kept, newest last.
 KEPT = 60
 
-# Answers to questions, and orders that follow from others: true, and no news to a reader.
+# Requests, and orders that follow from other decisions: not shown.
 _SILENT = (d.Amend, d.Credit, d.Drop, d.WakeAt, d.AskForecast, d.AskProposal)
 
 
-class TrialPast(Struct, frozen=True, kw_only=True):
-    """What became of a trial."""
+class TrialTimeline(Struct, frozen=True, kw_only=True):
+    """A trial over time."""
 
     trial: TrialId
     config: Config
     status: Status
     opened_at: float
-    # None: it is alive.
+    # None while it may still train.
     ended_at: float | None = None
-    # The metric of each epoch seen, NaN where it was not a number, and when it was seen.
+    # The metric of each epoch, NaN if it was not a number, and when it was reported.
     values: Sequence[float] = ()
     times: Sequence[float] = ()
-    # How long its epochs took, whoever trained them.
+    # The duration of its epochs, including those that other trials trained.
     seconds: float = 0.0
-    # None: it never reported a number.
+    # None if it never reported a number.
     best: float | None = None
     best_epoch: int = 0
     attempts: int = 0
@@ -70,30 +67,30 @@ class TrialPast(Struct, frozen=True, kw_only=True):
 
     @property
     def epochs(self) -> int:
-        """Epochs it has seen."""
+        """The number of epochs reported."""
         return len(self.values)
 
 
-class AttemptPast(Struct, frozen=True, kw_only=True):
-    """What became of an attempt."""
+class AttemptTimeline(Struct, frozen=True, kw_only=True):
+    """An attempt over time."""
 
     attempt: AttemptId
-    # Whose paths it followed, one after the other.
+    # The trials that it trained, one after the other.
     trials: tuple[TrialId, ...]
     slots: tuple[SlotId, ...]
     width: float
-    began_at: float
-    # None, and no cause: it is running.
+    started_at: float
+    # Both None while it runs.
     ended_at: float | None = None
     cause: e.Cause | None = None
     note: str = ""
-    # Epochs in its checkpoint when it began, and when it was last heard of.
+    # Epochs in its checkpoint at the start, and epochs trained at its last report.
     start: int = 0
     epoch: int = 0
 
 
-class Lead(Struct, frozen=True):
-    """A value that beat all before it."""
+class BestChange(Struct, frozen=True):
+    """A value better than all before it."""
 
     at: float
     value: float
@@ -101,85 +98,84 @@ class Lead(Struct, frozen=True):
     epoch: int
 
 
-class Decided(Struct, frozen=True):
-    """A decision with its number in the log and its time."""
+class TimedDecision(Struct, frozen=True):
+    """A decision, its number in the log and its time."""
 
     number: int
     at: float
     decision: d.AnyDecision
 
 
-class Chronicle(Struct, frozen=True, kw_only=True):
-    """A study's past: what every figure and the report read."""
+class Timeline(Struct, frozen=True, kw_only=True):
+    """What happened in a study; all figures and the report are drawn from it."""
 
     spec: StudySpec
     study: StudyRow
     best: Best | None
-    # The study's clock when the log ends.
+    # The study's clock at the end of the log.
     now: float
-    trials: tuple[TrialPast, ...]
-    attempts: tuple[AttemptPast, ...]
-    # From each of these times on there are so many slots.
+    trials: tuple[TrialTimeline, ...]
+    attempts: tuple[AttemptTimeline, ...]
+    # The number of slots from each of these times on.
     capacity: tuple[tuple[float, int], ...]
     capacity_seconds: float
-    leads: tuple[Lead, ...]
-    decided: tuple[Decided, ...]
-    # What trials have in common.
+    best_changes: tuple[BestChange, ...]
+    decisions: tuple[TimedDecision, ...]
     sharing: Sharing
 
 
-def chronicle_of(steps: Iterable[Step]) -> Chronicle:
-    """Return the past that a log tells, of a study that has ended or not."""
-    chronicler = _Chronicler()
+def build_timeline(steps: Iterable[Step]) -> Timeline:
+    """Return the timeline of a log; the study may still run."""
+    builder = _TimelineBuilder()
     for step in steps:
         for number, entry in enumerate(step.entries, step.number):
-            chronicler.take(number, entry)
-    return chronicler.chronicle()
+            builder.take(number, entry)
+    return builder.build()
 
 
-class _Chronicler:
-    """Folds a log and notes what its state forgets: the times."""
+class _TimelineBuilder:
+    """Folds a log and records the times, which the state does not keep."""
 
     def __init__(self) -> None:
         self._state = StudyState()
         self._times: list[array[float]] = []
         self._ends: dict[TrialId, float] = {}
-        self._tellers: list[_Teller] = []
+        self._writers: list[TrialStory] = []
         self._stories: list[list[str]] = []
-        self._attempts: dict[AttemptId, Attempt] = {}
-        self._followed: dict[AttemptId, tuple[TrialId, ...]] = {}
+        self._attempts: dict[AttemptId, AttemptState] = {}
+        self._trained: dict[AttemptId, tuple[TrialId, ...]] = {}
         self._ended: dict[AttemptId, tuple[float, e.Ended]] = {}
         self._capacity = [(0.0, 0)]
-        self._leads: list[Lead] = []
+        self._bests: list[BestChange] = []
         self._best_loss = NO_LOSS
-        self._decided: deque[Decided] = deque(maxlen=KEPT)
-        self._meter = Meter()
+        self._decisions: deque[TimedDecision] = deque(maxlen=KEPT)
+        self._sharing = SharingCounter()
 
     def take(self, number: int, entry: Entry) -> None:
-        """Take the next entry of the log."""
+        """Apply the next entry of the log."""
         state = self._state
         state.apply(entry)
-        self._meter.take(entry, state)
+        self._sharing.take(entry, state)
         match entry:
             case d.Open(trial=trial):
                 self._times.append(array("d"))
-                self._tellers.append(_Teller(trial))
+                self._writers.append(TrialStory(trial))
                 self._stories.append([])
             case d.Launch(attempt=attempt, trial=trial):
                 self._attempts[attempt] = state.attempts[attempt]
-                self._followed[attempt] = (trial,)
-            case d.Amend(attempt=attempt, trial=trial) if self._followed[attempt][-1] != trial:
-                self._followed[attempt] += (trial,)
+                self._trained[attempt] = (trial,)
+            case d.Amend(attempt=attempt, trial=trial) if self._trained[attempt][-1] != trial:
+                self._trained[attempt] += (trial,)
             case e.Ended(attempt=attempt) if attempt in self._attempts:
                 self._ended.setdefault(attempt, (state.now, entry))
         if isinstance(entry, d.Decision) and not isinstance(entry, _SILENT):
-            self._decided.append(Decided(number, state.now, entry))
-        self._note()
-        for trial in self._touched(entry):
-            self._stories[trial].extend(self._tellers[trial].hear(entry, state))
+            self._decisions.append(TimedDecision(number, state.now, entry))
+        self._record()
+        for trial in self._find_touched(entry):
+            self._stories[trial].extend(self._writers[trial].take(entry, state))
 
-    def _note(self) -> None:
-        """Note what the entry that was just taken has changed."""
+    def _record(self) -> None:
+        """Record what the entry just applied has changed."""
         state = self._state
         for trial in state.delivered:
             self._times[trial.id].append(state.now)
@@ -192,10 +188,10 @@ class _Chronicler:
         if state.best is not None and state.best_loss < self._best_loss:
             self._best_loss = state.best_loss
             value = state.spec.sign * state.best_loss
-            self._leads.append(Lead(state.now, value, state.best.id, state.best_epoch))
+            self._bests.append(BestChange(state.now, value, state.best.id, state.best_epoch))
 
-    def _touched(self, entry: Entry) -> Iterable[TrialId]:
-        """Return the trials whose story this entry may belong to."""
+    def _find_touched(self, entry: Entry) -> Iterable[TrialId]:
+        """Return the trials to whose story this entry may belong."""
         state = self._state
         if isinstance(entry, d.End):
             return [trial.id for trial in state.trials if trial.alive]
@@ -210,34 +206,34 @@ class _Chronicler:
             found.add(state.subject.id)
         return sorted(found)
 
-    def chronicle(self) -> Chronicle:
-        """Return all that was noted."""
+    def build(self) -> Timeline:
+        """Return the timeline."""
         state = self._state
         if not state.number:
-            raise LogError("this log is empty: the study has not begun.")
+            raise LogError("the log is empty: the study has not started.")
         launched = [0] * len(state.trials)
-        for followed in self._followed.values():
-            for trial in followed:
+        for trained in self._trained.values():
+            for trial in trained:
                 launched[trial] += 1
-        return Chronicle(
+        return Timeline(
             spec=state.spec,
-            study=row_of(state),
-            best=best_of(state),
+            study=make_study_row(state),
+            best=find_best(state),
             now=state.now,
             trials=tuple(self._trial(trial, launched[trial.id]) for trial in state.trials),
             attempts=tuple(map(self._attempt, self._attempts.values())),
             capacity=tuple(self._capacity),
             capacity_seconds=state.capacity_seconds,
-            leads=tuple(self._leads),
-            decided=tuple(self._decided),
-            sharing=self._meter.sharing(state),
+            best_changes=tuple(self._bests),
+            decisions=tuple(self._decisions),
+            sharing=self._sharing.report(state),
         )
 
-    def _trial(self, trial: Trial, attempts: int) -> TrialPast:
+    def _trial(self, trial: TrialState, attempts: int) -> TrialTimeline:
         spec = self._state.spec
         values = (math.nan if value is None else value for value in trial.metric(spec.metric))
-        story = [*self._stories[trial.id], *self._tellers[trial.id].close(self._state)]
-        return TrialPast(
+        story = [*self._stories[trial.id], *self._writers[trial.id].close(self._state)]
+        return TrialTimeline(
             trial=trial.id,
             config=trial.config,
             status=trial.status,
@@ -253,14 +249,14 @@ class _Chronicler:
             story=tuple(story),
         )
 
-    def _attempt(self, attempt: Attempt) -> AttemptPast:
+    def _attempt(self, attempt: AttemptState) -> AttemptTimeline:
         ended = self._ended.get(attempt.id)
-        return AttemptPast(
+        return AttemptTimeline(
             attempt=attempt.id,
-            trials=self._followed[attempt.id],
+            trials=self._trained[attempt.id],
             slots=attempt.slots,
             width=attempt.width,
-            began_at=attempt.launched_at,
+            started_at=attempt.launched_at,
             ended_at=None if ended is None else ended[0],
             cause=None if ended is None else ended[1].cause,
             note="" if ended is None else ended[1].note,

@@ -1,7 +1,7 @@
-"""One curve and its futures: what a curve model says of a recorded run, or of a study's trial.
+"""Forecast one learning curve, of a recorded run or of a study's trial.
 
-Knows where a curve comes from, how long an epoch of it takes, and what a forecast means for a
-target and a deadline. Does not know how anything is shown.
+Knows where the curve comes from, how long an epoch takes, and the chance to reach a target before a
+deadline. Does not know how a forecast is shown.
 """
 
 from __future__ import annotations
@@ -12,36 +12,35 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from paceline.analysis.forecast_fan import Fan, FanRow
-from paceline.api.registry import build, parse_part
-from paceline.api.stored import folded
+from paceline.api.registry import build_part, parse_part
+from paceline.api.stored import fold_log
 from paceline.core.errors import SpecError
-from paceline.core.forecast_quantiles import confidence, horizons
+from paceline.core.forecast_quantiles import LEVELS, choose_horizons, compute_confidence
 from paceline.core.ports import History, Other
-from paceline.core.values import LEVELS, Config, Mode, bounds_of, loss_of
+from paceline.core.values import Config, Mode, to_loss, to_loss_bounds
 from paceline.engines.sim.traces import read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from paceline.core.decisions import Step
-    from paceline.core.forecast_quantiles import Confidence
-    from paceline.core.values import Forecast
+    from paceline.core.forecast_quantiles import Forecast, TargetConfidence
 
 _BANDS = tuple(LEVELS.index(level) for level in (0.025, 0.1, 0.5, 0.9, 0.975))
 
 
-class Known(Struct, frozen=True, kw_only=True):
-    """A curve as far as it is known, and what surrounds it."""
+class KnownCurve(Struct, frozen=True, kw_only=True):
+    """The known epochs of a curve, and the facts that a forecast needs."""
 
     source: str
     trial: int
     metric: str
     mode: Mode
-    # The last epoch it can reach.
+    # The last epoch of a trial.
     epochs: int
     # None where the metric was not a number.
     values: list[float | None]
-    # What came later, where that is recorded.
+    # The later values, if they are recorded.
     later: list[float | None]
     epoch_s: float
     config: Config
@@ -49,12 +48,12 @@ class Known(Struct, frozen=True, kw_only=True):
     # Time left; None: no deadline.
     left_s: float | None
     bounds: tuple[float, float] | None = None
-    # Other curves of the same source, those that go furthest first.
+    # Other curves of the same source, longest first.
     others: list[Other] = []
 
 
-def known_of_trace(path: str, number: int, at: int | None) -> Known:
-    """Return a recorded run up to an epoch; half of it where none is given."""
+def read_trace_curve(path: str, number: int, at: int | None) -> KnownCurve:
+    """Return a recorded run up to an epoch; by default the first half."""
     trace = read_trace(path)
     runs = {run.id: run for run in trace.runs}
     if number not in runs:
@@ -62,8 +61,8 @@ def known_of_trace(path: str, number: int, at: int | None) -> Known:
     run, header = runs[number], trace.header
     sign = 1.0 if header.mode == "min" else -1.0
     values = [None if math.isnan(value) else value for value in run.values]
-    at = _place(max(1, len(values) // 2) if at is None else at, len(values))
-    return Known(
+    at = _check_epoch(max(1, len(values) // 2) if at is None else at, len(values))
+    return KnownCurve(
         source=path,
         trial=number,
         metric=header.metric,
@@ -75,17 +74,17 @@ def known_of_trace(path: str, number: int, at: int | None) -> Known:
         config=run.config,
         target=header.target,
         left_s=None,
-        others=_others(
-            Other([loss_of(value, sign) for value in other.values], other.config)
+        others=_sort_others(
+            Other([to_loss(value, sign) for value in other.values], other.config)
             for other in trace.runs
             if other is not run
         ),
     )
 
 
-def known_of_study(steps: Iterable[Step], number: int, at: int | None) -> Known:
-    """Return a study's trial as far as it has come, or up to an epoch."""
-    state = folded(steps)
+def read_study_curve(steps: Iterable[Step], number: int, at: int | None) -> KnownCurve:
+    """Return the curve of a study's trial up to an epoch; by default all of it."""
+    state = fold_log(steps)
     spec = state.spec
     if not 0 <= number < len(state.trials):
         last = len(state.trials) - 1
@@ -94,10 +93,10 @@ def known_of_study(steps: Iterable[Step], number: int, at: int | None) -> Known:
     trial = state.trials[number]
     values = list(trial.metric(spec.metric))
     if not values:
-        raise SpecError(f"trial {number} of study {spec.name!r} has not reported anything yet.")
-    at = _place(len(values) if at is None else at, len(values))
+        raise SpecError(f"trial {number} of study {spec.name!r} has no report yet.")
+    at = _check_epoch(len(values) if at is None else at, len(values))
     deadline = state.deadline_s
-    return Known(
+    return KnownCurve(
         source=spec.name,
         trial=number,
         metric=spec.metric,
@@ -110,7 +109,7 @@ def known_of_study(steps: Iterable[Step], number: int, at: int | None) -> Known:
         target=None if spec.budget.target is None else spec.budget.target.value,
         left_s=None if deadline is None else max(0.0, deadline - state.now),
         bounds=spec.bounds,
-        others=_others(
+        others=_sort_others(
             Other(list(other.losses), other.config)
             for other in state.trials
             if other is not trial and other.epoch
@@ -118,17 +117,17 @@ def known_of_study(steps: Iterable[Step], number: int, at: int | None) -> Known:
     )
 
 
-def fan_of(
-    known: Known,
+def forecast_curve(
+    known: KnownCurve,
     curves: str,
     *,
     target: float | None = None,
     left_s: float | None = None,
     within: tuple[float, float] | None = None,
 ) -> Fan:
-    """Forecast a curve up to its last epoch, and the chance to reach the target in the time left.
+    """Forecast a curve up to its last epoch, and its chance to reach the target in the time left.
 
-    A target, time or range of values given here goes before the curve's own.
+    A target, time or range given here replaces the curve's own.
     """
     target = known.target if target is None else target
     left_s = known.left_s if left_s is None else left_s
@@ -136,17 +135,17 @@ def fan_of(
     at = len(known.values)
     if at >= known.epochs:
         raise SpecError(
-            f"trial {known.trial} is at its last epoch, {known.epochs}: nothing is left to "
-            "forecast. Give an earlier one with --at."
+            f"trial {known.trial} is at its last epoch, {known.epochs}: there is nothing left to "
+            "forecast. Give an earlier epoch with --at."
         )
-    asked = horizons(at, known.epochs)
-    model = build("curve model", parse_part(curves))
+    later = choose_horizons(at, known.epochs)
+    model = build_part("curve model", parse_part(curves))
     history = History(
-        losses=[loss_of(value, sign) for value in known.values],
-        horizons=asked,
+        losses=[to_loss(value, sign) for value in known.values],
+        horizons=later,
         epochs=known.epochs,
         config=known.config,
-        bounds=known.bounds if within is None else bounds_of(within, known.mode),
+        bounds=known.bounds if within is None else to_loss_bounds(within, known.mode),
         others=known.others[: model.others],
     )
     (forecast,) = model.forecast([history])
@@ -155,7 +154,7 @@ def fan_of(
     by = known.epochs
     if left_s is not None and known.epoch_s > 0.0:
         by = min(by, at + int(left_s / known.epoch_s))
-    sure = None if target is None else _sure(forecast, sign * target, at, by)
+    sure = None if target is None else _measure_confidence(forecast, sign * target, at, by)
     return Fan(
         source=known.source,
         trial=known.trial,
@@ -165,7 +164,7 @@ def fan_of(
         epoch=at,
         epochs=known.epochs,
         values=known.values,
-        rows=[_row(forecast, epoch, sign) for epoch in asked],
+        rows=[_make_row(forecast, epoch, sign) for epoch in later],
         target=target,
         deadline_s=left_s,
         by_epoch=by,
@@ -174,22 +173,22 @@ def fan_of(
     )
 
 
-def _others(others: Iterable[Other]) -> list[Other]:
+def _sort_others(others: Iterable[Other]) -> list[Other]:
     return sorted(others, key=lambda other: -len(other.losses))
 
 
-def _place(at: int, length: int) -> int:
+def _check_epoch(at: int, length: int) -> int:
     if not 1 <= at <= length:
-        raise SpecError(f"--at {at} cannot be meant: this curve has epochs 1 to {length}.")
+        raise SpecError(f"--at {at} is invalid: must be from 1 to {length}.")
     return at
 
 
-def _sure(forecast: Forecast, loss: float, at: int, by: int) -> Confidence:
+def _measure_confidence(forecast: Forecast, loss: float, at: int, by: int) -> TargetConfidence:
     chances = [(epoch, forecast.chance(epoch, loss)) for epoch in forecast.epochs if epoch <= by]
-    return confidence(chances, at)
+    return compute_confidence(chances, at)
 
 
-def _row(forecast: Forecast, epoch: int, sign: float) -> FanRow:
+def _make_row(forecast: Forecast, epoch: int, sign: float) -> FanRow:
     row: Sequence[float] = forecast.row(epoch)
     low_95, low_80, median, high_80, high_95 = sorted(sign * row[at] for at in _BANDS)
     return FanRow(

@@ -1,7 +1,7 @@
-"""Where a study's checkpoints and output lie, as its options say, or its log where it goes on.
+"""Locations of a study's files and checkpoints, from its options or from its log.
 
-Knows what is written into the log for that, so that whoever takes the study up finds them. Opens
-storages; puts nothing into them.
+Knows what the log holds of them, so that a later driver finds them. Opens storages; writes nothing
+to them.
 """
 
 from __future__ import annotations
@@ -11,88 +11,75 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from msgspec.structs import replace
+
 from paceline.core.errors import SpecError
-from paceline.store import folder_of, safe_name
-from paceline.store.storage import Folder, open_storage
+from paceline.core.run_info import RunInfo
+from paceline.store import find_study_folder, make_folder_name
+from paceline.store.storage import FolderStorage, open_storage
 
 if TYPE_CHECKING:
-    from paceline.api.options import Options
+    from paceline.api.options import StudyOptions
     from paceline.core.events import Opened
     from paceline.core.ports import Storage
-    from paceline.core.values import Value
-
-# What the copies on this machine may take of checkpoints that are kept elsewhere.
-CACHE_BYTES = 10 * 10**9
 
 
-class Places:
-    """Where one study's files are: here, and perhaps elsewhere."""
+class StudyLocations:
+    """One study's folder on this machine, and its checkpoint storage elsewhere, if any."""
 
-    def __init__(self, study: str, options: Options, opened: Opened | None) -> None:
-        told = {} if opened is None else opened.engine
-        self.files = _files(study, options, told)
-        self._given = "files" in options
-        # Where checkpoints are kept, if not among the files.
-        self.address = _address(study, options, told, begun=opened is not None)
+    def __init__(self, study: str, options: StudyOptions, opened: Opened | None) -> None:
+        known = RunInfo() if opened is None else opened.run
+        self.files = _choose_folder(study, options, known)
+        self._given = options.files is not None
+        # The address of the checkpoint storage; None: checkpoints are in the folder.
+        self.address = _choose_address(study, options, known, begun=opened is not None)
         self.storage = None if self.address is None else open_storage(self.address)
-        self.cache_bytes: int = options.get("cache_bytes", CACHE_BYTES)
+        self.cache_bytes: int = options.cache_bytes
 
-    @property
-    def told(self) -> dict[str, Value]:
-        """What goes into the log, for whoever goes on or looks."""
-        told: dict[str, Value] = {}
-        if self._given:
-            told["files"] = str(self.files.resolve())
-        if self.address is not None:
-            told["checkpoints"] = self.address
-        return told
+    def describe(self, run: RunInfo) -> RunInfo:
+        """Return how the study is run, with these locations, for the log."""
+        files = str(self.files.resolve()) if self._given else None
+        return replace(run, files=files, checkpoints=self.address)
 
 
-def trained(opened: Opened) -> bool:
-    """Say whether a study trains on real devices, rather than in the simulator."""
-    return not opened.engine.keys().isdisjoint(("local", "ray"))
-
-
-def storage_of(opened: Opened, url: str) -> Storage | None:
-    """Return where a study of this store keeps its checkpoints; None: it was simulated."""
-    if "checkpoints" in opened.engine:
-        return open_storage(opened.engine["checkpoints"])
-    if not trained(opened):
+def open_checkpoints(opened: Opened, url: str) -> Storage | None:
+    """Open the checkpoint storage of a study of this store; None: it was simulated."""
+    run = opened.run
+    if run.checkpoints is not None:
+        return open_storage(run.checkpoints)
+    if not run.is_trained:
         return None
-    files = opened.engine.get("files")
-    folder = Path(files) if files is not None else folder_of(url, opened.spec.name)
-    return None if folder is None else Folder(folder / "checkpoints")
+    folder = Path(run.files) if run.files is not None else find_study_folder(url, opened.spec.name)
+    return None if folder is None else FolderStorage(folder / "checkpoints")
 
 
-def _files(study: str, options: Options, told: dict[str, Value]) -> Path:
-    given = options.get("files") or told.get("files")
+def _choose_folder(study: str, options: StudyOptions, run: RunInfo) -> Path:
+    given = options.files or run.files
     if given is not None:
         return Path(given)
-    url = options.get("store")
-    beside = None if url is None else folder_of(url, study)
+    url = options.store
+    beside = None if url is None else find_study_folder(url, study)
     return beside or Path(tempfile.mkdtemp(prefix="paceline-"))
 
 
-def _address(study: str, options: Options, told: dict[str, Value], *, begun: bool) -> str | None:
-    given = options.get("checkpoints")
-    base = None if given is None else _base(str(given))
+def _choose_address(study: str, options: StudyOptions, run: RunInfo, *, begun: bool) -> str | None:
+    given = options.checkpoints
+    base = None if given is None else _check_address(str(given))
     if not begun:
-        # Studies of the same name, in other stores, may keep theirs under the same address.
-        return None if base is None else f"{base}/{safe_name(study)}-{uuid4().hex[:8]}"
-    known: str | None = told.get("checkpoints")
+        # Studies of the same name in other stores may use the same address.
+        return None if base is None else f"{base}/{make_folder_name(study)}-{uuid4().hex[:8]}"
+    known = run.checkpoints
     before = None if known is None else known.rpartition("/")[0]
     if base is not None and base != before:
-        where = "among its files" if known is None else f"in {before}"
+        where = "in its folder" if known is None else f"in {before}"
         raise SpecError(
-            f"study {study!r} keeps its checkpoints {where}, not in {base}: leave `checkpoints` as "
-            "it was, or give the study another name."
+            f"study {study!r} has its checkpoints {where}, not in {base}: give `checkpoints` as "
+            "before, or give the study another name."
         )
     return known
 
 
-def _base(given: str) -> str:
+def _check_address(given: str) -> str:
     if not given.strip("/"):
-        raise SpecError(
-            f"checkpoints={given!r} names no place: give a path, or s3://bucket/prefix."
-        )
+        raise SpecError(f"checkpoints={given!r} is invalid: must be a path, or s3://bucket/prefix.")
     return given.rstrip("/") if "://" in given else str(Path(given).absolute())

@@ -1,6 +1,7 @@
-"""Many tasks at once: on all cores, in the order they were given, ended with whoever asked.
+"""Run a function on many tasks at once, on all cores.
 
-Knows processes, keyboard interrupts and who waits for whom. Does not know what a task does.
+Knows worker processes: they ignore Ctrl-C and exit with the process that started them. Does not
+know what a task is.
 """
 
 from __future__ import annotations
@@ -9,33 +10,33 @@ import multiprocessing
 import os
 import signal
 import threading
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Sequence
 
-    # Told after each task, and now and then: how many are done, of how many.
+    # Called after each task with the number of tasks done and the number of all.
     Watch = Callable[[int, int], None]
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 
 
-def on_all_cores(
+def run_parallel(
     work: Callable[[Task], Answer],
     tasks: Sequence[Task],
     *,
     jobs: int | None = None,
     watch: Watch | None = None,
 ) -> list[Answer]:
-    """Return the answer to every task. `work` is a function that another process can import."""
-    workers = min(jobs or _cores(), len(tasks))
+    """Return `work(task)` for each task, in order. Other processes must be able to import `work`.
+
+    The first error, or Ctrl-C, ends all processes at once.
+    """
+    workers = min(jobs or _count_cores(), len(tasks))
     if workers > 1:
-        return _together(work, tasks, workers, watch)
+        return _run_in_pool(work, tasks, workers, watch)
     answers = []
     for task in tasks:
         answers.append(work(task))
@@ -44,23 +45,27 @@ def on_all_cores(
     return answers
 
 
-def _together(
+def _run_in_pool(
     work: Callable[[Task], Answer], tasks: Sequence[Task], workers: int, watch: Watch | None
 ) -> list[Answer]:
     before = set(multiprocessing.active_children())
-    # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
-    pool = ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_with_parent
-    )
+    # Spawned, not forked: the thread of a progress bar may hold a lock at the moment of a fork.
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_exit_with_parent)
+    # Processes inherit this mask and ignore Ctrl-C: this process ends them. A Ctrl-C that comes
+    # meanwhile is delivered here afterwards.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with _no_interrupts():
+        try:
             pending = [pool.submit(work, task) for task in tasks]
-        for done in _completed(pending):
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for done, future in enumerate(as_completed(pending), 1):
+            future.result()
             if watch is not None:
                 watch(done, len(tasks))
         return [future.result() for future in pending]
     except BaseException:
-        # Whoever waits for a keyboard interrupt, or for an error, does not wait for the others.
         for process in set(multiprocessing.active_children()) - before:
             process.terminate()
         raise
@@ -68,34 +73,8 @@ def _together(
         pool.shutdown(cancel_futures=True)
 
 
-def _completed(pending: Sequence[Future[Answer]]) -> Iterator[int]:
-    """Yield how many are done, at each that ends and twice a second. Raises what one raised."""
-    ended: SimpleQueue[Future[Answer]] = SimpleQueue()
-    for future in pending:
-        future.add_done_callback(ended.put)
-    done = 0
-    while done < len(pending):
-        with suppress(Empty):
-            ended.get(timeout=0.5).result()
-            done += 1
-        yield done
-
-
-@contextmanager
-def _no_interrupts() -> Iterator[None]:
-    """Start processes that ignore a keyboard interrupt: it is this process's to end them.
-
-    They inherit the mask. An interrupt that comes meanwhile is delivered here afterwards.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _leave_with_parent() -> None:
-    """End this worker when the process that started it is gone, however it went."""
+def _exit_with_parent() -> None:
+    """Exit when the process that started this one is gone."""
 
     def wait() -> None:
         parent = multiprocessing.parent_process()
@@ -106,8 +85,8 @@ def _leave_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _cores() -> int:
-    """Return the cores this process may use."""
+def _count_cores() -> int:
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

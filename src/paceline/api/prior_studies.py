@@ -1,7 +1,7 @@
-"""Studies of the same plan in one store: who they are, and what a new one takes over from them.
+"""Reuse of earlier studies in one store: shared prefixes of the same plan, and warm starts.
 
-Knows stores, folders and links between files. What there is to take over is read off the others'
-logs as they are now, whether they have ended, wait or run elsewhere; nothing of theirs is changed.
+Knows stores, folders and hard links. Reads the other studies' logs as they are now, whether the
+studies have ended or run elsewhere, and changes nothing of them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,22 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from paceline.analysis.known_prefixes import Gatherer
-from paceline.api.locations import storage_of, trained
-from paceline.api.stored import folded
-from paceline.core.errors import CheckpointError, LogError, PacelineWarning, SpecError, unknown
+from paceline.analysis.known_prefixes import PrefixReader
+from paceline.api.locations import open_checkpoints
+from paceline.api.stored import fold_log
+from paceline.core.errors import (
+    CheckpointError,
+    LogError,
+    PacelineWarning,
+    SpecError,
+    make_unknown_error,
+)
 from paceline.core.events import Opened, Recalled
 from paceline.core.space import Space
 from paceline.core.values import Status
 from paceline.machine.state import StudyState
-from paceline.store import folder_of
-from paceline.worker.trial import name_of
+from paceline.store import find_study_folder
+from paceline.worker.trial import checkpoint_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,67 +35,73 @@ if TYPE_CHECKING:
     from paceline.core.events import Adopted
     from paceline.core.ports import Storage, Store
     from paceline.core.values import Config, StudySpec
-    from paceline.engines.process.checkpoint_files import Shelf
-    from paceline.machine.checkpoints import File, Name
+    from paceline.engines.process.checkpoint_files import CheckpointFiles
+    from paceline.machine.checkpoints import CheckpointName, CheckpointRecord
 
 
-class Kin(NamedTuple):
-    """Another study of a plan."""
+class RelatedStudy(NamedTuple):
+    """Another study of the same plan."""
 
     name: str
     spec: StudySpec
-    # Where its files lie, and where its checkpoints are kept, if not there.
+    # Its folder, and its checkpoint storage if the checkpoints are not in the folder.
     files: Path
     storage: Storage | None
 
 
-def kin_of(store: Store, url: str, spec: StudySpec) -> list[Kin]:
+def find_related(store: Store, url: str, spec: StudySpec) -> list[RelatedStudy]:
     """Return the other studies of a plan's name that trained on real devices, oldest first."""
     found = []
     for name in store.studies() if spec.plan is not None else ():
         try:
             first = next(store.read(name), None)
         except LogError:
-            continue  # written by a newer version: whatever it is, it is not the same
+            continue  # a newer version of Paceline wrote it
         event = None if first is None else first.event
-        if name == spec.name or not isinstance(event, Opened) or not trained(event):
+        if name == spec.name or not isinstance(event, Opened) or not event.run.is_trained:
             continue
-        plan, folder = event.spec.plan, event.engine.get("files") or folder_of(url, name)
+        plan, folder = event.spec.plan, event.run.files or find_study_folder(url, name)
         if plan is not None and spec.plan is not None and plan.name == spec.plan.name and folder:
-            away = "checkpoints" in event.engine
-            kept = storage_of(event, url) if away else None
-            found.append(Kin(name, event.spec, Path(folder), kept))
+            storage = None if event.run.checkpoints is None else open_checkpoints(event, url)
+            found.append(RelatedStudy(name, event.spec, Path(folder), storage))
     return found
 
 
-def warn_of_change(kin: list[Kin], spec: StudySpec, what: str) -> None:
-    """Say it where the last study of this plan's name was of another version."""
-    if kin and kin[-1].spec.plan != spec.plan:
+def warn_of_change(related: list[RelatedStudy], spec: StudySpec, what: str) -> None:
+    """Warn if the latest study of this plan has another version of the code."""
+    last = related[-1] if related else None
+    if last is not None and last.spec.plan != spec.plan:
         warnings.warn(
-            f"{what} changed since study {kin[-1].name!r} ({kin[-1].spec.plan} then, {spec.plan} "
-            "now): nothing is shared with it.",
+            f"{what} changed since study {last.name!r} ({last.spec.plan} then, {spec.plan} now): "
+            "this study reuses nothing of it.",
             PacelineWarning,
             stacklevel=2,
         )
 
 
-def taken_over(store: Store, kin: list[Kin], spec: StudySpec, shelf: Shelf) -> Iterator[Adopted]:
-    """Yield what studies with the same key and seed know, their checkpoints brought to the shelf.
+def reuse_prefixes(
+    store: Store, related: list[RelatedStudy], spec: StudySpec, files: CheckpointFiles
+) -> Iterator[Adopted]:
+    """Yield the known prefixes of studies with the same plan and seed; bring their checkpoints.
 
-    A checkpoint is one file with two names where the disk allows it, else a copy: whatever
-    becomes of the other study's does not touch this one's.
+    A checkpoint is hard-linked if the disk allows it, else copied: this study keeps it if the other
+    study deletes its own.
     """
-    gatherer = Gatherer(spec)
-    for each in kin:
+    reader = PrefixReader(spec)
+    for each in related:
         if each.spec.plan != spec.plan or each.spec.seed != spec.seed:
             continue
 
-        def bring(there: Name, file: File, here: Name, each: Kin = each) -> bool:
+        def bring(
+            there: CheckpointName,
+            record: CheckpointRecord,
+            here: CheckpointName,
+            each: RelatedStudy = each,
+        ) -> bool:
             try:
-                _bring(each, name_of(*there), shelf, here)
+                _fetch(each, checkpoint_name(*there), files, here)
             except (OSError, CheckpointError):
-                return False  # collected meanwhile, or out of reach: it is trained again
-            shelf.saved(here, file.digest)
+                return False  # deleted meanwhile, or not reachable: it is trained again
             return True
 
         state = StudyState()
@@ -98,26 +110,26 @@ def taken_over(store: Store, kin: list[Kin], spec: StudySpec, shelf: Shelf) -> I
                 for entry in step.entries:
                     state.apply(entry)
         except LogError as error:
-            word = f"nothing is taken over from study {each.name!r}: {error}"
-            warnings.warn(word, PacelineWarning, stacklevel=2)
+            message = f"nothing is reused from study {each.name!r}: {error}"
+            warnings.warn(message, PacelineWarning, stacklevel=2)
             continue
-        yield from gatherer.take(state, bring)
+        yield from reader.take(state, bring)
 
 
-def _bring(kin: Kin, there: str, shelf: Shelf, here: Name) -> None:
-    """Bring a checkpoint of another study here, and to where this one keeps its own."""
-    path = shelf.path(here)
-    if kin.storage is None:
-        _link(kin.files / "checkpoints" / there, path)
+def _fetch(study: RelatedStudy, there: str, files: CheckpointFiles, here: CheckpointName) -> None:
+    """Bring a checkpoint of another study to this study's folder and storage."""
+    path = files.path(here)
+    if study.storage is None:
+        _link(study.files / "checkpoints" / there, path)
     else:
-        kin.storage.get(there, str(path))
-    if shelf.storage is not None:
-        shelf.storage.put(path.name, str(path))
-        shelf.cached(here)
+        study.storage.get(there, str(path))
+    if files.storage is not None:
+        files.storage.put(path.name, str(path))
+        files.add_cached(here)
 
 
 def _link(source: Path, target: Path) -> None:
-    target.unlink(missing_ok=True)  # of a driver that died before it had written a word
+    target.unlink(missing_ok=True)  # left by a driver that failed before its first entry
     try:
         os.link(source, target)
     except FileNotFoundError:
@@ -126,13 +138,13 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def recalled(store: Store, spec: StudySpec, study: str) -> list[Recalled]:
-    """Return what the trials of another study came to, in the order they were opened."""
+def read_warm_start(store: Store, spec: StudySpec, study: str) -> list[Recalled]:
+    """Return the results of another study's trials, in the order they were opened."""
     others = [name for name in store.studies() if name != spec.name]
     if study not in others:
-        raise unknown("study to start from", study, others)
-    state, space = folded(store.read(study)), Space(spec.generator.params["space"])
-    facts = [
+        raise make_unknown_error("study for warm_start:", study, others)
+    state, space = fold_log(store.read(study)), Space(spec.generator.params["space"])
+    results = [
         Recalled(
             at=0.0,
             study=study,
@@ -141,17 +153,18 @@ def recalled(store: Store, spec: StudySpec, study: str) -> list[Recalled]:
             finished=trial.ended is Status.FINISHED,
         )
         for trial in state.trials
-        if spec.metric in trial.metrics and trial.epoch and _within(space, trial.config)
+        if spec.metric in trial.metrics and trial.epoch and _is_in_space(space, trial.config)
     ]
-    if not facts:
+    if not results:
         raise SpecError(
-            f"warm_start={study!r} gives nothing to learn from: none of its {len(state.trials)} "
-            f"trials reported {spec.metric!r} under a config of this study's space."
+            f"warm_start={study!r} has nothing to learn from: none of its {len(state.trials)} "
+            "trials "
+            f"reported {spec.metric!r} for a config of this study's space."
         )
-    return facts
+    return results
 
 
-def _within(space: Space, config: Config) -> bool:
+def _is_in_space(space: Space, config: Config) -> bool:
     try:
         space.read(config)
     except SpecError:

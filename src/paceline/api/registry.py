@@ -1,80 +1,91 @@
-"""Plug-ins by name: `asha:eta=3` on a command line, `Part("asha", {"eta": 3})` in Python.
+"""Parts by name: `asha:eta=3` on a command line; a name, a Part or an object in Python.
 
-Knows the built-in parts as a literal table, those of other packages by entry points
-(`paceline.policies` and so on), and any class as `module:Class`. Nothing is imported before it is
-asked for.
+Knows the built-in parts as a literal table, parts of other packages by their entry points
+(`paceline.policies` and so on), and any class as `module:Class`. Imports a part on first use.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
 
-from paceline.core.errors import SpecError, unknown
+from paceline.core.base_part import BasePart
+from paceline.core.errors import SpecError, make_unknown_error
 from paceline.core.values import Part
-from paceline.machine.machine import Brains
+from paceline.machine.decider import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from paceline.core.ports import CurveModel
     from paceline.core.values import Config, StudySpec, Value
-    from paceline.machine.requirements import Asked, Told
+    from paceline.machine.requirements import NeedsFunction, RecordedNeeds
 
 
 Kind = Literal["policy", "generator", "allocator", "curve model"]
 
 BUILT_IN: dict[Kind, dict[str, str]] = {
     "policy": {
-        "asha": "paceline.policies.asha:Asha",
-        "asha_stop": "paceline.policies.asha_stop:AshaStop",
-        "bandit": "paceline.policies.bandit:Bandit",
-        "barrier": "paceline.policies.barrier:Barrier",
-        "early_term": "paceline.policies.early_term:EarlyTerm",
-        "fifo": "paceline.policies.fifo:Fifo",
-        "hyperband": "paceline.policies.successive_halving:Hyperband",
-        "hypersched": "paceline.policies.hypersched:HyperSched",
-        "kill_below": "paceline.policies.kill_below:KillBelow",
-        "median": "paceline.policies.median:Median",
-        "pasha": "paceline.policies.pasha:Pasha",
-        "pbt": "paceline.policies.pbt:Pbt",
-        "plateau": "paceline.policies.plateau:Plateau",
-        "pop": "paceline.policies.pop:Pop",
-        "sha": "paceline.policies.successive_halving:Sha",
+        "asha": "paceline.policies:Asha",
+        "asha_stop": "paceline.policies:AshaStop",
+        "bandit": "paceline.policies:Bandit",
+        "barrier": "paceline.policies:Barrier",
+        "early_term": "paceline.policies:EarlyTerm",
+        "fifo": "paceline.policies:Fifo",
+        "hyperband": "paceline.policies:Hyperband",
+        "hypersched": "paceline.policies:HyperSched",
+        "kill_below": "paceline.policies:KillBelow",
+        "median": "paceline.policies:Median",
+        "pasha": "paceline.policies:Pasha",
+        "pbt": "paceline.policies:Pbt",
+        "plateau": "paceline.policies:Plateau",
+        "pop": "paceline.policies:Pop",
+        "sha": "paceline.policies:Sha",
     },
     "generator": {
-        "branching": "paceline.generators.branching:Branching",
-        "cmaes": "paceline.generators.optuna.sampler:Cmaes",
-        "gp": "paceline.generators.optuna.sampler:Gp",
-        "grid": "paceline.generators.grid:Grid",
-        "optuna": "paceline.generators.optuna.sampler:Optuna",
-        "qmc": "paceline.generators.optuna.sampler:Qmc",
-        "queued": "paceline.generators.queued:Queued",
-        "random": "paceline.generators.random:Random",
-        "sobol": "paceline.generators.sobol:Sobol",
-        "tpe": "paceline.generators.optuna.sampler:Tpe",
+        "branching": "paceline.generators:Branching",
+        "cmaes": "paceline.generators:Cmaes",
+        "gp": "paceline.generators:Gp",
+        "grid": "paceline.generators:Grid",
+        "optuna": "paceline.generators:Optuna",
+        "qmc": "paceline.generators:Qmc",
+        "queued": "paceline.generators:Queued",
+        "random": "paceline.generators:Random",
+        "sobol": "paceline.generators:Sobol",
+        "tpe": "paceline.generators:Tpe",
     },
     "allocator": {
-        "confidence": "paceline.allocation.fluid:Confidence",
-        "fixed": "paceline.allocation.fixed:Fixed",
-        "fluid": "paceline.allocation.fluid:Fluid",
-        "fluid_static": "paceline.allocation.fluid:FluidStatic",
-        "softmax": "paceline.allocation.leaders:Softmax",
-        "top": "paceline.allocation.leaders:Top",
-        "uniform": "paceline.allocation.leaders:Uniform",
+        "confidence": "paceline.allocation:Confidence",
+        "fixed": "paceline.allocation:Fixed",
+        "fluid": "paceline.allocation:Fluid",
+        "fluid_static": "paceline.allocation:FluidStatic",
+        "softmax": "paceline.allocation:Softmax",
+        "top": "paceline.allocation:Top",
+        "uniform": "paceline.allocation:Uniform",
     },
     "curve model": {
-        "ensemble": "paceline.curves.ensemble.model:Ensemble",
-        "last": "paceline.curves.last_value:Last",
-        "pfn": "paceline.curves.pfn.model:Pfn",
-        "pfn_study": "paceline.curves.pfn.model:PfnStudy",
+        "ensemble": "paceline.curves:Ensemble",
+        "last": "paceline.curves:Last",
+        "pfn": "paceline.curves:Pfn",
+        "pfn_study": "paceline.curves:PfnStudy",
     },
 }
 
+# The option of a study that takes such a part.
+_OPTIONS: dict[Kind, str] = {
+    "policy": "policy",
+    "generator": "generator",
+    "allocator": "allocator",
+    "curve model": "curves",
+}
+
+# The group of entry points by which other packages add parts.
 _GROUPS: dict[Kind, str] = {
     "policy": "paceline.policies",
     "generator": "paceline.generators",
@@ -83,35 +94,35 @@ _GROUPS: dict[Kind, str] = {
 }
 
 
-# Between two policies; not in a number such as 1e+5.
+# The plus between two policies; not the one in a number such as 1e+5.
 _PLUS = re.compile(r"\+(?=[A-Za-z_])")
 
 
-def names(kind: Kind) -> list[str]:
-    """Return every name of this kind that can be asked for."""
+def list_parts(kind: Kind) -> list[str]:
+    """Return the names of all parts of this kind."""
     return sorted({*BUILT_IN[kind], *(point.name for point in entry_points(group=_GROUPS[kind]))})
 
 
-def joined(text: str) -> list[str]:
-    """Return what `a+b` joins; one text where it joins nothing.
+def split_policies(text: str) -> list[str]:
+    """Return the policies that `a+b` joins.
 
-    >>> joined("asha:eta=4+plateau:least=1e+0")
+    >>> split_policies("asha:eta=4+plateau:least=1e+0")
     ['asha:eta=4', 'plateau:least=1e+0']
     """
     return _PLUS.split(text.strip())
 
 
 def parse_part(text: str) -> Part:
-    """Return the part written as `name` or `name:key=value,key=value`; `a+b` is one by that name.
+    """Return the part written as `name` or `name:key=value,key=value`; `a+b` is one such name.
 
     >>> parse_part("asha:eta=4,drain=false")
     Part(name='asha', params={'eta': 4, 'drain': False})
     """
-    if len(joined(text)) > 1:
+    if len(split_policies(text)) > 1:
         return Part(text.strip())
     name, _, rest = text.strip().partition(":")
     if rest[:1].isupper():
-        # A class of the user's own: `package.module:Class`, parameters after a second colon.
+        # A user's class: `package.module:Class`, with its parameters after a second colon.
         class_name, _, rest = rest.partition(":")
         name = f"{name}:{class_name}"
     params: dict[str, Value] = {}
@@ -119,58 +130,108 @@ def parse_part(text: str) -> Part:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise SpecError(
-                f"{text!r} cannot be read at {pair!r}: write parameters as name:key=value,key=value"
+                f"{text!r} is invalid at {pair!r}: write parameters as name:key=value,key=value."
             )
         params[key.strip()] = _scalar(value.strip())
     return Part(name, params)
 
 
-def build(kind: Kind, part: Part) -> Any:  # noqa: ANN401 - the caller knows the port
-    """Return the plug-in, made with its parameters; each wrong one is a SpecError."""
-    several = joined(_as_written(part))
-    if kind == "policy" and len(several) > 1:
-        from paceline.policies.combined import AnyOf  # nothing is imported before it is asked for
+def describe_part(kind: Kind, given: object) -> Part:
+    """Return a part's name and arguments, as the log holds them."""
+    if isinstance(given, str):
+        return parse_part(given)
+    if isinstance(given, Part):
+        return given
+    if isinstance(given, type):
+        raise SpecError(f"{kind} {given.__name__} is a class: pass an object, {given.__name__}(…).")
+    if not isinstance(given, BasePart):
+        raise SpecError(
+            f"{given!r} cannot be used as {kind}: pass a name, a Part, or an object of a class "
+            "that derives from paceline.parts.BasePart."
+        )
+    for name, value in given.arguments.items():
+        try:
+            msgspec.json.encode(value)
+        except (TypeError, ValueError) as error:
+            raise SpecError(
+                f"{kind} {type(given).__name__}: {name}={value!r} cannot be written to the log "
+                f"({error}): pass numbers, strings, lists and dicts."
+            ) from None
+    return Part(_name_class(kind, type(given)), msgspec.to_builtins(given.arguments))
 
-        return AnyOf([build(kind, parse_part(each)) for each in several])
-    made = _find(kind, part.name)
+
+def _name_class(kind: Kind, made: type) -> str:
+    """Return the name by which a later process finds a class."""
+    for each, table in BUILT_IN.items():
+        for name, place in table.items():
+            package, _, class_name = place.partition(":")
+            if made.__qualname__ == class_name and made.__module__.startswith(f"{package}."):
+                if each == kind:
+                    return name
+                raise SpecError(
+                    f"{class_name} is for {_OPTIONS[each]}=…, not for {_OPTIONS[kind]}=…."
+                )
+    path = f"{made.__module__}:{made.__qualname__}"
+    for point in entry_points(group=_GROUPS[kind]):
+        if point.value == path:
+            return point.name
+    module = sys.modules.get(made.__module__)
+    if made.__module__ == "__main__" or getattr(module, made.__qualname__, None) is not made:
+        raise SpecError(
+            f"{kind} {made.__qualname__} cannot be written to the log: no other process can import "
+            f"it from {made.__module__}. Define the class at the top level of a module of its own."
+        )
+    return path
+
+
+def build_part(kind: Kind, part: Part) -> Any:  # noqa: ANN401 - the caller knows the port
+    """Return the part as an object, built with its parameters."""
+    several = split_policies(_joined_name(part))
+    if kind == "policy" and len(several) > 1:
+        from paceline.policies.combined import AnyOf  # imported on first use
+
+        return AnyOf([build_part(kind, parse_part(each)) for each in several])
+    made = _find_class(kind, part.name)
+    from_study = getattr(made, "from_study", ())
     hints = get_type_hints(made.__init__)
     known = {
         name: hints.get(name, Any)
         for name, parameter in inspect.signature(made).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    given = converted(f"{kind} {part.name!r}", part.params, known)
+    given = convert_parameters(f"{kind} {part.name!r}", part.params, known)
     missing = [
         name
         for name, parameter in inspect.signature(made).parameters.items()
-        if parameter.default is inspect.Parameter.empty and name not in given
+        if name not in given
+        and (parameter.default is inspect.Parameter.empty or name in from_study)
     ]
     if missing:
         raise SpecError(f"{kind} {part.name!r} needs a value for {', '.join(missing)}.")
     return made(**given)
 
 
-def converted(whose: str, given: Mapping[str, Value], known: Mapping[str, Any]) -> Config:
-    """Return parameters as what they are known to be; each wrong one is a SpecError."""
+def convert_parameters(owner: str, given: Mapping[str, Value], known: Mapping[str, Any]) -> Config:
+    """Return the parameters, converted to their types; raise SpecError at the first wrong one."""
     found: Config = {}
     for name, value in given.items():
         if name not in known:
-            raise unknown(f"parameter of {whose}:", name, known)
+            raise make_unknown_error(f"parameter of {owner}:", name, known)
         try:
             found[name] = msgspec.convert(value, known[name])
         except msgspec.ValidationError as error:
-            raise SpecError(f"{whose}: {name}={value!r}: {error}.") from None
+            raise SpecError(f"{owner}: {name}={value!r}: {error}.") from None
     return found
 
 
-def _as_written(part: Part) -> str:
-    # The first logs have `a+b` as a part of this name, with a list of what was joined.
+def _joined_name(part: Part) -> str:
+    # The first logs wrote `a+b` as a part named any_of, with a list of the policies.
     if part.name == "any_of":
         return "+".join(map(str, part.params.get("policies", ())))
     return part.name
 
 
-def _find(kind: Kind, name: str) -> Any:  # noqa: ANN401
+def _find_class(kind: Kind, name: str) -> Any:  # noqa: ANN401
     path = BUILT_IN[kind].get(name)
     if path is None:
         for point in entry_points(group=_GROUPS[kind]):
@@ -178,7 +239,7 @@ def _find(kind: Kind, name: str) -> Any:  # noqa: ANN401
                 return point.load()
         path = name if ":" in name else None
     if path is None:
-        raise unknown(kind, name, names(kind))
+        raise make_unknown_error(kind, name, list_parts(kind))
     module, _, attribute = path.partition(":")
     try:
         return getattr(import_module(module), attribute)
@@ -199,13 +260,32 @@ def _scalar(text: str) -> Value:
         return {"True": True, "False": False, "None": None}.get(text, text)
 
 
-def brains_of(
-    spec: StudySpec, generators: Sequence[Part] = (), needs: Asked | Told | None = None
-) -> Brains:
-    """Return the brains a spec names; generators may be given with more than a log can hold."""
+def build_parts(
+    spec: StudySpec,
+    generators: Sequence[Part] = (),
+    needs: NeedsFunction | RecordedNeeds | None = None,
+) -> Parts:
+    """Build a spec's parts. A generator may be given with what a log cannot hold of it."""
     given = generators or [study.generator for study in spec.studies]
     (policy, generator), *others = [
-        (build("policy", study.policy), build("generator", part))
+        (build_part("policy", study.policy), build_part("generator", part))
         for study, part in zip(spec.studies, given, strict=True)
     ]
-    return Brains(policy, generator, build("allocator", spec.allocator), tuple(others), needs)
+    return Parts(policy, generator, build_part("allocator", spec.allocator), tuple(others), needs)
+
+
+class StudyParts(NamedTuple):
+    """All parts of a study: those of its machine, and each search's curve model."""
+
+    machine: Parts
+    curve_models: tuple[CurveModel, ...]
+
+
+def build_study_parts(
+    spec: StudySpec,
+    generators: Sequence[Part] = (),
+    needs: NeedsFunction | RecordedNeeds | None = None,
+) -> StudyParts:
+    """Build all parts of a study that trains."""
+    models = tuple(build_part("curve model", study.curves) for study in spec.studies)
+    return StudyParts(build_parts(spec, generators, needs), models)

@@ -1,6 +1,6 @@
-"""What a study found, as its user sees it: the best trial, all trials, and their checkpoints.
+"""The result of a study for its user: the best trial, all trials, and their checkpoints.
 
-Knows how to read a state off. Values are as reported, not turned; nothing here changes a study.
+Knows how to read a state. Values are as reported, not losses. Changes nothing of a study.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from paceline.analysis.live_summary import Summary, summary_of
-from paceline.analysis.story import study_story, trial_story
+from paceline.analysis.story import narrate_study, narrate_trial
+from paceline.analysis.summary import StudySummary, summarize
 from paceline.core.errors import SpecError
 from paceline.core.ports import Storage
 from paceline.core.values import NO_LOSS, Config
-from paceline.plan.tree import known_on, node_of, saved_on
-from paceline.store import shown
+from paceline.plan.tree import find_checkpoint, find_node, last_known_epoch
+from paceline.store import hide_password
 from paceline.worker import checkpoint_file
 
 if TYPE_CHECKING:
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from paceline.core.decisions import Step
-    from paceline.engines.process.checkpoint_files import Shelf
-    from paceline.machine.groups import Group
+    from paceline.engines.process.checkpoint_files import CheckpointFiles
+    from paceline.machine.groups import GroupState
     from paceline.machine.state import StudyState
-    from paceline.machine.trial_state import Trial
+    from paceline.machine.trial_state import TrialState
 
 
 class SavedCheckpoint(Struct, frozen=True):
-    """A checkpoint on this machine's disk, or one that is brought there when it is read."""
+    """A checkpoint on this machine's disk, or in a storage from which it is fetched to be read."""
 
     path: Path
     # The epochs of training in it.
     epoch: int
-    # What its bytes hash to, and where it is kept, if not here.
+    # The digest of its bytes, and its storage if it is not on this machine.
     digest: str = ""
     storage: Storage | None = None
 
     @property
     def place(self) -> str:
-        """Where it lies: a path on this machine, or an address."""
+        """Its path on this machine, or its address."""
         if self.storage is None or self.path.exists():
             return str(self.path)
         return f"{self.storage.url}/{self.path.name}"
 
     def load(self) -> dict[str, Any]:
-        """Return what the training function kept, by name: states, arrays, values."""
+        """Return the objects that the training function kept, by name: states, arrays, values."""
         kept: dict[str, Any] = self._read()["kept"]
         return kept
 
@@ -59,10 +59,10 @@ class SavedCheckpoint(Struct, frozen=True):
         return checkpoint_file.read(self.path, self.digest)
 
     def to_directory(self, folder: str | Path) -> Path:
-        """Write the files of a checkpoint in Ray's spelling to a folder."""
+        """Write the files of a checkpoint that was saved with Ray's API to a folder."""
         files = self._read().get("files")
         if files is None:
-            raise SpecError("this checkpoint holds kept objects and no files: use load().")
+            raise SpecError("this checkpoint holds kept objects, not files: use load().")
         root = Path(folder)
         for name, body in files.items():
             path = root / name
@@ -72,43 +72,43 @@ class SavedCheckpoint(Struct, frozen=True):
 
 
 class TrialResult(Struct, frozen=True, kw_only=True):
-    """A trial as it stands."""
+    """The state of one trial."""
 
     id: int
     config: Config
     status: str
-    # The trial it was forked from; its config has that one's values up to there.
+    # The trial it was forked from; up to the fork its config has that trial's values.
     source: int | None
-    # The best value it has reported, and when; None where it never reported a number.
+    # Its best value and the epoch of it; None if it never reported a number.
     value: float | None
     epoch: int | None
-    # The objective after each epoch, and how long each took.
+    # The metric to optimise after each epoch, and the time of each epoch.
     values: list[float | None]
     seconds: list[float]
-    # Every metric after each epoch, by name; None where it was not reported, or was no number.
+    # Every metric after each epoch, by name; None: not reported, or not a finite number.
     metrics: dict[str, list[float | None]]
     failures: int
-    # Of its best epoch where that was saved, else its latest.
+    # The checkpoint of its best epoch if there is one, else its latest.
     checkpoint: SavedCheckpoint | None
 
 
 class Result:
-    """What came of a study; of several driven as one, of one. The log is then that of all."""
+    """The result of a study, or of one of several that were run as one. Those share one log."""
 
     def __init__(
         self,
         state: StudyState,
         log: Sequence[Step],
-        shelf: Shelf,
+        files: CheckpointFiles,
         store: str | None = None,
-        group: Group | None = None,
+        group: GroupState | None = None,
     ) -> None:
-        # Kept, since a group has no hold on it.
+        # A group does not have the checkpoints of the whole study.
         self._whole = state
         self._state = group or state
         self._log = log
-        self._shelf = shelf
-        # Where the study is kept; None: nowhere.
+        self._files = files
+        # The store's URL; None: the study was in memory.
         self._store = store
 
     @property
@@ -118,65 +118,65 @@ class Result:
 
     @property
     def best(self) -> TrialResult | None:
-        """The trial with the best value; None where nobody reported a number."""
+        """The trial with the best value; None if no trial reported a number."""
         best = self._state.best
-        return None if best is None else self._result(best)
+        return None if best is None else self._make_result(best)
 
     @property
     def trials(self) -> list[TrialResult]:
         """All trials, in the order they were opened."""
-        return [self._result(trial) for trial in self._state.trials]
+        return [self._make_result(trial) for trial in self._state.trials]
 
     def some(self, numbers: Iterable[int]) -> list[TrialResult]:
-        """Return the trials of these numbers."""
-        return [self._result(self._state.trials[number]) for number in numbers]
+        """Return the trials with these numbers."""
+        return [self._make_result(self._state.trials[number]) for number in numbers]
 
     @property
     def end(self) -> str | None:
-        """What ended the study: target, deadline, slot_seconds, policy, command or quiet."""
+        """Why the study ended: target, deadline, slot_seconds, policy, command or quiet."""
         return None if self._state.end is None else self._state.end.cause.value
 
     @property
     def why(self) -> str | None:
-        """The sentence that goes with it."""
+        """The reason of the study's end, as a sentence."""
         return None if self._state.end is None else self._state.end.why
 
     @property
     def clock_s(self) -> float:
-        """How long the study was active."""
+        """The study's active time in seconds."""
         return self._state.now
 
     @property
     def log(self) -> Sequence[Step]:
-        """Everything that happened and was decided."""
+        """All events and decisions of the study."""
         return self._log
 
-    def summary(self) -> Summary:
-        """Return the study in figures: what was found, what it cost, what was saved."""
+    def summary(self) -> StudySummary:
+        """Return the study in numbers: its best trial, its cost, and what sharing saved."""
         best = self.best
         saved = None if best is None else best.checkpoint
-        return summary_of(self._state, None if saved is None else (saved.place, saved.epoch))
+        return summarize(self._state, None if saved is None else (saved.place, saved.epoch))
 
     def story(self, trial: int | None = None) -> str:
-        """Tell what happened to the study, or to one trial, in sentences."""
-        told = study_story(self._log) if trial is None else trial_story(self._log, trial)
-        return "\n".join(told)
+        """Return what happened to the study, or to one trial, in sentences."""
+        log = self._log
+        return "\n".join(narrate_study(log) if trial is None else narrate_trial(log, trial))
 
     def report(self, path: str | Path) -> Path:
-        """Write the study as one HTML page, replacing the file, and return its path."""
+        """Write the report, one HTML page, to a file; return its path."""
         from paceline.plots.report.page import write_report  # plotly is large
 
-        store = None if self._store is None else shown(self._store)
+        store = None if self._store is None else hide_password(self._store)
         return write_report(self._log, path, store=store)
 
     def plot(self, name: str) -> go.Figure:
         """Return a figure: attempts, best, configs, curves, epochs, slots, times or tree."""
-        from paceline.plots.figures import figure_of
+        from paceline.plots.figures import draw_figure
 
-        return figure_of(self._log, name)
+        return draw_figure(self._log, name)
 
     def dataframe(self) -> Any:  # noqa: ANN401 - pandas is imported on use
-        """Return one row a trial as a pandas DataFrame: its fate, its best, its config."""
+        """Return a pandas DataFrame with a row for each trial: its status, best value, config."""
         try:
             import pandas
         except ImportError:
@@ -197,10 +197,12 @@ class Result:
 
     def __repr__(self) -> str:
         spec, best = self._state.spec, self.best
-        said = "no value" if best is None else f"{spec.metric}={best.value:.6g} (trial {best.id})"
-        return f"<Result {spec.name!r}: {said}, {len(self._state.trials)} trials, {self.end}>"
+        best_text = (
+            "no value" if best is None else f"{spec.metric}={best.value:.6g} (trial {best.id})"
+        )
+        return f"<Result {spec.name!r}: {best_text}, {len(self._state.trials)} trials, {self.end}>"
 
-    def _result(self, trial: Trial) -> TrialResult:
+    def _make_result(self, trial: TrialState) -> TrialResult:
         spec = self._state.spec
         found = trial.best_loss < NO_LOSS
         return TrialResult(
@@ -214,21 +216,21 @@ class Result:
             seconds=list(trial.seconds),
             metrics={name: list(trial.metric(name)) for name in trial.metrics},
             failures=trial.failures,
-            checkpoint=self._checkpoint(trial),
+            checkpoint=self._find_checkpoint(trial),
         )
 
-    def _checkpoint(self, trial: Trial) -> SavedCheckpoint | None:
+    def _find_checkpoint(self, trial: TrialState) -> SavedCheckpoint | None:
         epoch = trial.best_epoch
         attempt = None
         if epoch:
-            attempt = (node_of(trial.leaf, epoch).saves or {}).get(epoch)
+            attempt = (find_node(trial.leaf, epoch).checkpoints or {}).get(epoch)
         if attempt is None:
-            saved = saved_on(trial.leaf, known_on(trial.leaf))
+            saved = find_checkpoint(trial.leaf, last_known_epoch(trial.leaf))
             if saved is None:
                 return None
             epoch, attempt = saved
-        path, storage = self._shelf.path((attempt, epoch)), self._shelf.storage
-        file = self._whole.files.files.get((attempt, epoch))
-        digest = "" if file is None else file.digest
-        here = storage is not None or path.exists()
-        return SavedCheckpoint(path, epoch, digest, storage) if here else None
+        path, storage = self._files.path((attempt, epoch)), self._files.storage
+        record = self._whole.checkpoints.records.get((attempt, epoch))
+        digest = "" if record is None else record.digest
+        is_there = storage is not None or path.exists()
+        return SavedCheckpoint(path, epoch, digest, storage) if is_there else None

@@ -1,13 +1,15 @@
-"""Simulate a study: a trace goes in, a policy schedules it on virtual slots, figures come out.
+"""Simulate a study: a policy schedules a trace on virtual slots, and the result has its numbers.
 
-Knows how to put a spec, brains, a workload and virtual slots together, fresh or from a log. Does
-not know how anything of it works.
+Knows how to assemble a spec, parts, a workload and virtual slots, at the start or from a log. Does
+not know how any of them works.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,81 +17,80 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from paceline.api.forecast_cache import Remembering
-from paceline.api.options import needs_of
-from paceline.api.registry import brains_of, build, joined, parse_part
-from paceline.api.sources import synthetic_of, trace_named
-from paceline.core.decisions import EndCause, Step
+from paceline.analysis.summary import convert_summary, summarize
+from paceline.api.forecast_cache import ForecastCache
+from paceline.api.options import CommonOptions, SearchOptions, parse_needs
+from paceline.api.registry import build_part, build_parts, describe_part, split_policies
+from paceline.api.sources import load_trace, make_synthetic
 from paceline.core.errors import LogError, SpecError
-from paceline.core.events import FORMAT, Opened
-from paceline.core.rng import shuffled, stream
+from paceline.core.events import FORMAT, LOGIC, Opened
+from paceline.core.rng import shuffle_range, stream
+from paceline.core.run_info import RunInfo
 from paceline.core.speedup import parse_speedup
-from paceline.core.values import Budget, Config, GroupSpec, Part, Saves, Status, StudySpec, Target
-from paceline.engines.advisor import advice_by
-from paceline.engines.loop import run
+from paceline.core.values import Budget, Config, GroupSpec, Part, Saves, StudySpec, Target
+from paceline.engines import loop
+from paceline.engines.advisor import StudyAdvisor
 from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.engines.sim.engine import SimEngine
 from paceline.engines.sim.oracle import Oracle
-from paceline.engines.sim.trace_workload import Recorded
+from paceline.engines.sim.trace_workload import TraceWorkload
 from paceline.machine.machine import Machine
-from paceline.machine.requirements import Asked
+from paceline.machine.requirements import NeedsFunction
 from paceline.plan.cadence import SAVE_SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from paceline.core.decisions import Step
     from paceline.core.ports import CurveModel, Workload
     from paceline.engines.sim.synthetic import Synthetic
-    from paceline.engines.sim.traces import Header, Trace
+    from paceline.engines.sim.traces import Trace, TraceHeader
     from paceline.machine.state import StudyState
 
     Remember = Callable[[Sequence[Step]], None]
 
+# Python's garbage collector runs after this many new objects while a study is simulated.
+_ALLOCATIONS = 100_000
 
-class Search(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+
+class Search(SearchOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of several searches that are simulated as one study, on one tree."""
 
-    policy: str = "asha"
-    # Where its configs come from: these; or a generator, of a synthetic workload, in this space. By
+    # Its configs, or the space in which a generator proposes them for a synthetic workload. By
     # default all configs of the source.
     configs: list[Config] | None = None
-    generator: str | None = None
     space: Config | None = None
-    curves: str = "pfn"
-    target: float | None = None
-    over: int = 1
-    trials: int | None = None
-    # None: made of its policy and its place.
+    # None: its policy and its number.
     name: str | None = None
 
 
-def as_one(spec: StudySpec, groups: Sequence[GroupSpec]) -> StudySpec:
-    """Return the spec of several studies that are driven as one."""
+def combine_studies(spec: StudySpec, groups: Sequence[GroupSpec]) -> StudySpec:
+    """Return the spec of several studies that are run as one."""
     if len(groups) < 2:
-        raise SpecError(f"{len(groups)} is not several: give two or more, or run it by itself.")
+        raise SpecError("only one study was given: give two or more, or run it by itself.")
     return replace(
         spec,
-        policy=_named(group.policy for group in groups),
-        generator=_named(Part(group.generator.name) for group in groups),
-        curves=_named(group.curves for group in groups),
+        policy=_list_names(group.policy for group in groups),
+        generator=_list_names(Part(group.generator.name) for group in groups),
+        curves=_list_names(group.curves for group in groups),
         budget=replace(spec.budget, target=None, trials=None),
         groups=tuple(groups),
     )
 
 
-def default_name(policy: Part, at: int) -> str:
-    """Return what a study is called that has no name: its policy, and its place from 1."""
+def name_search(policy: Part, at: int) -> str:
+    """Return the default name of one of several studies: its policy and its number, from 1."""
     return f"{policy.name}-{at + 1}"
 
 
-def group_of(search: Search, at: int, own: Part) -> GroupSpec:
+def make_group(search: Search, at: int, own: Part) -> GroupSpec:
     """Return a search as a group; `own` is the generator of all configs of the source."""
-    policy = parse_part(search.policy)
+    policy = describe_part("policy", search.policy)
     return GroupSpec(
-        name=search.name or default_name(policy, at),
+        name=search.name or name_search(policy, at),
         policy=policy,
         generator=_search_generator(search, own),
-        curves=parse_part(search.curves),
+        curves=describe_part("curve model", search.curves),
         target=None if search.target is None else Target(search.target, search.over),
         trials=search.trials,
     )
@@ -102,80 +103,65 @@ def _search_generator(search: Search, own: Part) -> Part:
         return own
     if "space" not in own.params:
         raise SpecError(
-            "a search on a trace has no generator or space, since its configs were recorded: give "
-            "configs=[…] of the trace, or leave all out."
+            "a search on a trace takes no generator and no space, since its configs are recorded: "
+            "give configs=[…] of the trace, or leave all out."
         )
-    part = parse_part(search.generator or own.name)
+    part = describe_part("generator", search.generator or own.name)
     return Part(part.name, {"space": search.space or own.params["space"], **part.params})
 
 
-def _named(parts: Iterable[Part]) -> Part:
-    """Return a part that names several to a reader; it is never built."""
+def _list_names(parts: Iterable[Part]) -> Part:
+    """Return a part whose name lists several for a reader; it is never built."""
     return Part(" | ".join(dict.fromkeys(map(str, parts))))
 
 
-class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to simulate. Durations are seconds; None leaves a limit out."""
+class Simulation(CommonOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One simulated study. Durations are seconds; None means no limit."""
 
-    # A trace file, one of the package's by name, or a synthetic workload such as `toy`.
+    # A trace file, the name of a bundled trace, or a synthetic workload such as `toy`.
     source: str
-    policy: str = "asha"
-    # Where configs of a synthetic workload come from; None: drawn by lot. A trace has its own.
-    generator: str | None = None
-    allocator: str = "fixed"
-    curves: str = "pfn"
     slots: int = 4
-    target: float | None = None
-    over: int = 1
-    # The least and the greatest value the metric can have, where that is known.
-    range: tuple[float, float] | None = None
     deadline_s: float | None = None
     slot_seconds: float | None = None
-    # The last epoch; None: the trace's.
-    epochs: int | None = None
-    # At most so many trials; None: all runs of the trace, and 100 of a synthetic workload.
-    trials: int | None = None
-    seed: int = 0
+    # The order of a trace's runs.
     order: Literal["shuffled", "file"] = "shuffled"
     share: bool = False
-    pack: int = 1
-    span: int = 1
-    # Slots by a hyperparameter, such as `batch:257=2,513=4`; None: as the allocator says.
-    needs: str | None = None
     speedup: str = "linear"
     interference: float = 0.0
-    # Where they are not given: what the trace says, or nothing.
+    # Costs of a start, a save and a restore. None, and 0 for the last two: the trace's own, if any.
     setup_s: float | None = None
     save_s: float = 0.0
     restore_s: float = 0.0
-    # So many slots are one node, and beginning from what another node has saved costs that.
+    # The slots of one node, and the cost of a checkpoint that is on another node.
     node_slots: int | None = None
     fetch_s: float = 0.0
     forecast_s: float = 0.0
-    # Save when this long has passed since the last save. None: every sixty times what a save
-    # costs, where prefixes are shared or attempts may fail; else at stage ends alone.
+    # Save when this much time has passed since the last save. None: sixty times the cost of a save
+    # if prefixes are shared or attempts may fail; else only at the end of a stage.
     save_every_s: float | None = None
-    # The mean time an attempt lives before it fails.
+    # The mean time until an attempt fails.
     mean_life_s: float | None = None
-    retries: int = 3
-    # From these times on there are so many slots.
+    # (time, slots): the number of slots from that time on.
     capacity: tuple[tuple[float, int], ...] = ()
     # Several searches as one study, each with its own policy, configs, target and trials.
     searches: tuple[Search, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
-        # What no later value object checks: a trace's runs are cut to `trials` before it is made.
+        super().__post_init__()
+        # Checks that the spec does not make: a trace's runs are cut to `trials` before.
         if self.trials is not None and self.trials < 1:
-            raise SpecError(f"trials={self.trials} leaves nothing to run: give 1 or more.")
+            raise SpecError(f"trials={self.trials} is invalid: must be at least 1.")
         if self.order not in ("shuffled", "file"):
-            raise SpecError(f"order={self.order!r} cannot be meant: say 'shuffled' or 'file'.")
+            raise SpecError(f"order={self.order!r} is invalid: must be 'shuffled' or 'file'.")
         if self.searches and (self.target, self.trials, self.generator) != (None, None, None):
             raise SpecError(
-                "each search has its own target, trials and generator: give them there."
+                "each search has its own target, trials and generator: give them to the searches."
             )
+        if self.needs is not None and not isinstance(self.needs, str):
+            raise SpecError("needs must be text in a simulation, such as batch:257=2,513=4.")
         life = self.mean_life_s
         if life is not None and not (life > 0 and math.isfinite(life)):
-            raise SpecError(f"mean_life_s={life!r} is no life: give a positive number of seconds.")
+            raise SpecError(f"mean_life_s={life!r} is invalid: must be a positive number.")
 
     def run(
         self,
@@ -189,7 +175,7 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return _Simulator(self, name or _default_name(self), trace).run(remember, watch)
 
     def check(self, *, trace: Trace | None = None) -> None:
-        """Raise what `run` would raise before it begins, and begin nothing."""
+        """Raise the errors that `run` would raise at its start; run nothing."""
         _Simulator(self, _default_name(self), trace)
 
     def resume(
@@ -199,13 +185,15 @@ class Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         remember: Remember | None = None,
         watch: Callable[[StudyState], None] | None = None,
     ) -> SimResult:
-        """Go on where a log of this simulation ends."""
+        """Resume at the end of a log of this simulation."""
         log = list(steps)
-        return _Simulator(self, _spec_of(log).name, None).resume(log, remember, watch)
+        if not log or not isinstance(log[0].event, Opened):
+            raise SpecError("this log is empty: there is nothing to resume.")
+        return _Simulator(self, log[0].event.spec.name, None).resume(log, remember, watch)
 
 
 class SimResult(Struct, frozen=True, kw_only=True):
-    """What a simulation found. Its JSON is a contract: `docs/json.md`."""
+    """The result of a simulation. Its JSON is a contract: `docs/json.md`."""
 
     study: str
     source: str
@@ -221,7 +209,7 @@ class SimResult(Struct, frozen=True, kw_only=True):
     best_trial: int | None
     best_epoch: int | None
     target: float | None
-    # None: never reached, or none asked for.
+    # None: not reached, or no target was set.
     time_to_target_s: float | None
     deadline_s: float | None
     makespan_s: float
@@ -235,58 +223,55 @@ class SimResult(Struct, frozen=True, kw_only=True):
     reports: int
     end: str
     end_why: str
-    # The only figure that differs between two runs of the same simulation.
+    # The only number that differs between two runs of the same simulation.
     wall_s: float
 
 
-def simulation_of(log: Sequence[Step]) -> Simulation:
+def read_simulation(log: Sequence[Step]) -> Simulation:
     """Return the simulation that wrote this log."""
     event = log[0].event if log else None
-    if not isinstance(event, Opened) or "source" not in event.engine:
-        raise SpecError("this study was not simulated: it cannot be resumed by the simulator.")
+    if not isinstance(event, Opened) or event.run.kind != "sim":
+        raise SpecError("this study was not simulated: the simulator cannot resume it.")
     try:
-        return msgspec.convert(event.engine, Simulation)
+        return msgspec.convert(event.run.simulation, Simulation)
     except msgspec.ValidationError as error:
         raise LogError(
             f"this study was simulated with options this version does not know: {error}."
         ) from None
 
 
-def _spec_of(log: Sequence[Step]) -> StudySpec:
-    if not log or not isinstance(log[0].event, Opened):
-        raise SpecError("this log is empty: there is nothing to resume.")
-    return log[0].event.spec
-
-
 def _default_name(options: Simulation) -> str:
     base = Path(options.source).name.removesuffix(".gz").removesuffix(".jsonl")
-    policies = [search.policy for search in options.searches or ()] or joined(options.policy)
-    policy = "+".join(each.partition(":")[0] for each in policies)
+    given = [search.policy for search in options.searches or ()] or [options.policy]
+    written = [
+        each for part in given for each in split_policies(str(describe_part("policy", part)))
+    ]
+    policy = "+".join(each.partition(":")[0] for each in written)
     return f"{base}-{policy}-s{options.slots}-{options.seed}"
 
 
 class _Simulator:
-    """One simulation, put together."""
+    """One simulation with its machine and its engine."""
 
     def __init__(self, options: Simulation, name: str, trace: Trace | None) -> None:
         self._options = options
-        made = None if trace is not None else synthetic_of(options.source, options.seed)
+        synthetic = None if trace is not None else make_synthetic(options.source, options.seed)
         workload: Workload
-        if made is not None:
-            workload, generator = made, _generator(options, made)
-            metric, mode, epochs = made.metric, made.mode, made.epochs
+        if synthetic is not None:
+            workload, generator = synthetic, _describe_generator(options, synthetic)
+            metric, mode, epochs = synthetic.metric, synthetic.mode, synthetic.epochs
             trials = options.trials or 100
         else:
-            trace = trace or trace_named(options.source)
-            workload = Recorded(trace, share=options.share)
+            trace = trace or load_trace(options.source)
+            workload = TraceWorkload(trace, share=options.share)
             if options.generator is not None:
                 raise SpecError(
-                    f"generator={options.generator!r} cannot be used with a trace, whose configs "
-                    "were recorded: leave it out, or simulate a synthetic workload."
+                    f"generator={options.generator!r} cannot be used with a trace, since its "
+                    "configs are recorded: leave it out, or simulate a synthetic workload."
                 )
-            generator = Part("queued", {"configs": _configs(trace, options)})
+            generator = Part("queued", {"configs": _list_configs(trace, options)})
             header = trace.header
-            options = _with_costs(options, header)
+            options = _add_costs(options, header)
             metric, mode, epochs, trials = header.metric, header.mode, header.max_epochs, None
         self.spec = StudySpec(
             name=name,
@@ -294,11 +279,11 @@ class _Simulator:
             mode=mode,
             epochs=min(epochs, options.epochs) if options.epochs is not None else epochs,
             range=options.range,
-            policy=parse_part(options.policy),
+            policy=describe_part("policy", options.policy),
             generator=generator,
-            allocator=parse_part(options.allocator),
-            curves=parse_part(options.curves),
-            budget=_budget(options, trials),
+            allocator=describe_part("allocator", options.allocator),
+            curves=describe_part("curve model", options.curves),
+            budget=_make_budget(options, trials),
             saves=Saves(_save_every_s(options)),
             seed=options.seed,
             share=options.share,
@@ -308,24 +293,23 @@ class _Simulator:
             fit=options.needs is not None,
         )
         if options.searches:
-            groups = [group_of(each, at, generator) for at, each in enumerate(options.searches)]
-            self.spec = as_one(self.spec, groups)
-        needs = None if options.needs is None else Asked(needs_of(options.needs))
-        brains = brains_of(self.spec, needs=needs)
-        self.machine = Machine(brains)
-        models = [_curves(study, workload) for study in self.spec.studies]
-        advice = advice_by(models, brains.generators, self.machine.state)
-        self.engine = SimEngine(workload, _cluster(options), advice)
+            groups = [make_group(each, at, generator) for at, each in enumerate(options.searches)]
+            self.spec = combine_studies(self.spec, groups)
+        needs = None if options.needs is None else NeedsFunction(parse_needs(options.needs))
+        parts = build_parts(self.spec, needs=needs)
+        self.machine = Machine(parts)
+        models = [_build_curve_model(study, workload) for study in self.spec.studies]
+        advisor = StudyAdvisor(models, parts.generators, self.machine.state)
+        self.engine = SimEngine(workload, _make_cluster(options), advisor)
 
     def run(
         self, remember: Remember | None, watch: Callable[[StudyState], None] | None
     ) -> SimResult:
         started = time.perf_counter()
-        engine = msgspec.to_builtins(self._options)
-        first = self.machine.handle(Opened(at=0.0, spec=self.spec, format=FORMAT, engine=engine))
-        keep = _both(remember, watch, self.machine.state)
-        keep([first])
-        self.engine.apply(first)
+        run = RunInfo(kind="sim", simulation=msgspec.to_builtins(self._options))
+        opened = Opened(at=0.0, spec=self.spec, format=FORMAT, logic=LOGIC, engine=run.to_log())
+        keep = _join(remember, watch, self.machine.state)
+        loop.step(self.machine, self.engine, keep, [opened])
         return self._finish(keep, started)
 
     def resume(
@@ -336,25 +320,41 @@ class _Simulator:
     ) -> SimResult:
         started = time.perf_counter()
         self.engine.expect(log)
-        for step in log:
-            # In step with the engine, so that whoever gives advice sees what was known then.
-            self.machine.fold(step)
-            self.engine.replay(step)
-        return self._finish(_both(remember, watch, self.machine.state), started)
+        for each in log:
+            # In step with the engine: the advisor sees what was known then.
+            self.machine.fold(each)
+            self.engine.replay(each, self.machine.state)
+        return self._finish(_join(remember, watch, self.machine.state), started)
 
     def _finish(self, keep: Remember, started: float) -> SimResult:
-        run(self.machine, self.engine, keep)
+        with _collect_garbage_rarely():
+            loop.run(self.machine, self.engine, keep)
         self.engine.close()
-        return _result(self._options, self.machine.state, time.perf_counter() - started)
+        return _make_result(self._options, self.machine.state, time.perf_counter() - started)
 
 
-def _curves(spec: StudySpec, workload: Workload) -> CurveModel:
+@contextmanager
+def _collect_garbage_rarely() -> Iterator[None]:
+    """Raise the threshold of Python's garbage collector while a study is simulated.
+
+    A study holds many objects and no reference cycles. Scanning them again and again would take a
+    quarter of the time.
+    """
+    thresholds = gc.get_threshold()
+    gc.set_threshold(max(_ALLOCATIONS, thresholds[0]), *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+
+
+def _build_curve_model(spec: StudySpec, workload: Workload) -> CurveModel:
     if spec.curves == Part("oracle"):
         return Oracle(workload, spec.sign)
-    return Remembering(build("curve model", spec.curves), str(spec.curves))
+    return ForecastCache(build_part("curve model", spec.curves), str(spec.curves))
 
 
-def _both(
+def _join(
     remember: Remember | None, watch: Callable[[StudyState], None] | None, state: StudyState
 ) -> Remember:
     if watch is None:
@@ -368,25 +368,25 @@ def _both(
     return keep
 
 
-def _generator(options: Simulation, made: Synthetic) -> Part:
-    part = parse_part(options.generator or "random")
-    return Part(part.name, {"space": made.space, **part.params})
+def _describe_generator(options: Simulation, synthetic: Synthetic) -> Part:
+    part = describe_part("generator", options.generator or "random")
+    return Part(part.name, {"space": synthetic.space, **part.params})
 
 
-def _configs(trace: Trace, options: Simulation) -> list[Config]:
+def _list_configs(trace: Trace, options: Simulation) -> list[Config]:
     runs = trace.runs
     if options.order == "shuffled":
-        runs = [runs[i] for i in shuffled(len(runs), stream(options.seed, "order"))]
+        runs = [runs[i] for i in shuffle_range(len(runs), stream(options.seed, "order"))]
     return [run.config for run in runs[: options.trials]]
 
 
-def _budget(options: Simulation, trials: int | None) -> Budget:
+def _make_budget(options: Simulation, trials: int | None) -> Budget:
     target = None if options.target is None else Target(options.target, options.over)
     return Budget(options.deadline_s, target, options.slot_seconds, trials)
 
 
-def _with_costs(options: Simulation, header: Header) -> Simulation:
-    """Return the options with what the trace knows of costs that they do not give."""
+def _add_costs(options: Simulation, header: TraceHeader) -> Simulation:
+    """Return the options with the trace's own costs where the options give none."""
     return replace(
         options,
         save_s=options.save_s or header.save_s or 0.0,
@@ -400,7 +400,7 @@ def _save_every_s(options: Simulation) -> float | None:
     return SAVE_SHARE * options.save_s
 
 
-def _cluster(options: Simulation) -> Cluster:
+def _make_cluster(options: Simulation) -> Cluster:
     return Cluster(
         slots=options.slots,
         setup_s=options.setup_s,
@@ -416,38 +416,18 @@ def _cluster(options: Simulation) -> Cluster:
     )
 
 
-def _result(options: Simulation, state: StudyState, wall_s: float) -> SimResult:
-    spec, best, end = state.spec, state.best, state.end
-    ended = [trial.ended for trial in state.trials]
-    reached = end is not None and end.cause is EndCause.TARGET
-    there_was = state.capacity_seconds
-    return SimResult(
-        study=spec.name,
+def _make_result(options: Simulation, state: StudyState, wall_s: float) -> SimResult:
+    summary, end = summarize(state), state.end
+    return convert_summary(
+        summary,
+        SimResult,
         source=options.source,
-        policy=str(spec.policy),
-        allocator=str(spec.allocator),
-        curves=str(spec.curves),
         slots=options.slots,
-        seed=options.seed,
-        metric=spec.metric,
-        mode=spec.mode,
-        best_value=None if best is None else spec.sign * state.best_loss,
-        best_config=None if best is None else best.config,
-        best_trial=None if best is None else best.id,
-        best_epoch=None if best is None else state.best_epoch,
         target=options.target,
-        time_to_target_s=state.now if reached else None,
         deadline_s=options.deadline_s,
-        makespan_s=state.now,
-        slot_seconds=state.slot_seconds,
-        busy_fraction=state.slot_seconds / there_was if there_was else 0.0,
-        trials_started=len(state.trials),
-        trials_finished=ended.count(Status.FINISHED),
-        trials_stopped=ended.count(Status.STOPPED),
-        trials_failed=ended.count(Status.FAILED),
-        epochs_trained=state.epochs_trained,
-        reports=state.reports,
+        makespan_s=summary.clock_s,
+        trials_started=summary.trials,
         end=end.cause.value if end is not None else "stalled",
-        end_why=end.why if end is not None else "no slot will ever come for those who wait",
+        end_why=end.why if end is not None else "no slot will become available for waiting trials",
         wall_s=wall_s,
     )

@@ -1,7 +1,7 @@
-"""Studies that are kept: their trials, replays and traces, read off their logs.
+"""Stored studies: their pages, replays, traces and checkpoints, commands to them, and new logs.
 
-Knows stores and how to fold a log. Decides nothing: what it shows is what the log says. The JSON of
-its structs is a contract: `docs/json.md`.
+Knows stores and how to fold a log into a state. Decides nothing about a study. The JSON of its
+structs is a contract: `docs/json.md`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from paceline.analysis.checkpoint_inventory import CheckpointRow, inventory_of
-from paceline.analysis.costs import measured
-from paceline.analysis.summary import GroupRow, StudyRow, group_rows, row_of, value_of
-from paceline.api.locations import storage_of
-from paceline.api.registry import brains_of
+from paceline.analysis.checkpoint_inventory import CheckpointRow, list_checkpoints
+from paceline.analysis.costs import measure_costs
+from paceline.analysis.summary import GroupRow, StudyRow, make_group_rows, make_study_row, to_metric
+from paceline.api.locations import open_checkpoints
+from paceline.api.registry import build_parts
 from paceline.core.errors import LogError, SpecError, StoreError, StudyRunning
-from paceline.core.events import ChangeSlots, Opened
-from paceline.core.values import NO_LOSS, Config
-from paceline.engines.sim.traces import VERSION, Header, Run, write_trace
+from paceline.core.events import LOGIC, ChangeSlots, Opened
+from paceline.core.values import NO_LOSS, Config, StudySpec
+from paceline.engines.sim.traces import VERSION, TraceHeader, TraceRun, write_trace
 from paceline.machine.replay import Difference, replay
-from paceline.machine.requirements import Told
+from paceline.machine.requirements import RecordedNeeds
 from paceline.machine.state import StudyState
-from paceline.plan.settings import key
-from paceline.store import open_store, path_of, shown
-from paceline.worker.trial import name_of
+from paceline.plan.settings import config_key
+from paceline.store import find_store_file, hide_password, open_store
+from paceline.worker.trial import checkpoint_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,107 +38,104 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Step
     from paceline.core.events import Command
     from paceline.core.ports import Store
-    from paceline.core.values import StudySpec
     from paceline.live.watcher import Watch
-    from paceline.machine.trial_state import Trial
+    from paceline.machine.trial_state import TrialState
 
 
-# How often to look for steps, and how long none may come before asking whether the driver lives.
-LOOK_S = 0.25
+# Seconds between two reads of a log, and seconds without a step before the driver is looked for.
+POLL_S = 0.25
 QUIET_S = 5.0
-# Steps that are shown at a time.
-SOME = 1_000
+# Steps that are read at a time.
+BATCH = 1_000
 
 
 def follow(store: Store, study: str, watch: Watch) -> StudyState:
-    """Show a study from its first step on, until it has ended or nobody drives it; return it."""
+    """Watch a study from its first step until it ends or has no driver; return its state."""
     state = StudyState()
-    last, ask_at = -1, time.monotonic()
+    last, check_at = -1, time.monotonic()
     while state.end is None:
-        steps = list(islice(store.read(study, last), SOME))
+        steps = list(islice(store.read(study, last), BATCH))
         for step in steps:
             last = step.number
             for entry in step.entries:
                 state.apply(entry)
-        # Also without steps: time passes.
+        # Also without steps: the view shows the time.
         watch(state, steps)
         now = time.monotonic()
-        if len(steps) == SOME:
+        if len(steps) == BATCH:
             continue
         if steps:
-            ask_at = max(ask_at, now + QUIET_S)
-        elif now >= ask_at:
+            check_at = max(check_at, now + QUIET_S)
+        elif now >= check_at:
             if store.holder(study) is None:
                 break
-            ask_at = now + QUIET_S
-        time.sleep(LOOK_S)
+            check_at = now + QUIET_S
+        time.sleep(POLL_S)
     return state
 
 
-def free_name(url: str, stem: str) -> str:
-    """Return the first of stem-1, stem-2, … that no study of the store has."""
-    taken = set(_names(url))
+def find_free_name(url: str, stem: str) -> str:
+    """Return the first of stem-1, stem-2, … that is free in the store."""
+    taken = set(_list_names(url))
     return next(name for number in count(1) if (name := f"{stem}-{number}") not in taken)
 
 
-def refuse_known(url: str, study: str, resume: str) -> None:
-    """Raise StoreError where a study has this name already; `resume` is the command to go on."""
-    if study not in _names(url):
+def refuse_existing(url: str, study: str, resume: str) -> None:
+    """Raise StoreError if the store has a study of this name; `resume` is the command for it."""
+    if study not in _list_names(url):
         return
-    with opened(url) as store:
+    found = f"study {study!r} in {hide_password(url)}"
+    with open_existing(url) as store:
         holder = store.holder(study)
         if holder is not None:
             raise StudyRunning(
-                f"study {study!r} in {shown(url)} is running ({holder}): wait, stop it with "
-                f"`paceline stop {study}`, or choose another name.",
+                f"{found} is running ({holder}): wait, stop it with `paceline stop {study}`, or "
+                "choose another name.",
                 holder,
             )
-        end = folded(store.read(study)).end
+        end = fold_log(store.read(study)).end
     if end is not None:
         raise StoreError(
-            f"study {study!r} in {shown(url)} has ended ({end.why}): choose another name, or look "
-            f"at it with `paceline show {study}`."
+            f"{found} has ended ({end.why}): choose another name, or look at it with "
+            f"`paceline show {study}`."
         )
-    raise StoreError(
-        f"study {study!r} in {shown(url)} is unfinished: go on with `{resume}`, or choose another "
-        "name."
-    )
+    raise StoreError(f"{found} is unfinished: resume it with `{resume}`, or choose another name.")
 
 
-def command(store: Store, study: str, order: Command) -> str | None:
-    """Put an order into a living study's inbox and return who will hear it; None: nobody."""
+def send_command(store: Store, study: str, command: Command) -> str | None:
+    """Put a command into the inbox of a running study; return its driver, None if it has none."""
     first = next(store.read(study), None)
-    spec_of([] if first is None else [first])
+    read_spec([] if first is None else [first])
     holder = store.holder(study)
     if holder is None:
         return None
-    if first is not None and isinstance(first.event, Opened) and "source" in first.event.engine:
+    if first is not None and isinstance(first.event, Opened) and first.event.run.kind == "sim":
         raise SpecError(
-            f"study {study!r} is simulated by {holder} and takes no orders: interrupt that instead."
+            f"study {study!r} is a simulation and takes no commands: interrupt {holder} instead."
         )
-    store.post(study, order)
+    store.post(study, command)
     return holder
 
 
-def slots_of(store: Store, study: str) -> int:
-    """Return how many slots a study has, once it has heard what lies in its inbox."""
-    state = folded(store.read(study))
-    waiting = store.inbox(study, state.inbox)
-    more = sum(order.by for _, order in waiting if isinstance(order, ChangeSlots))
+def count_slots(store: Store, study: str) -> int:
+    """Return the number of slots of a study, after the commands in its inbox."""
+    state = fold_log(store.read(study))
+    pending = store.inbox(study, state.inbox)
+    more = sum(command.by for _, command in pending if isinstance(command, ChangeSlots))
     return state.capacity + more
 
 
-def _names(url: str) -> Sequence[str]:
-    path = path_of(url)
+def _list_names(url: str) -> Sequence[str]:
+    path = find_store_file(url)
     if path is not None and not path.exists():
         return ()
-    # Made on a server, as who asks is about to begin a study; a file may yet turn out unneeded.
+    # On a server the tables are created, since a study is about to begin; a file is not.
     with closing(open_store(url, create=path is None)) as store:
         return store.studies()
 
 
 class TrialRow(Struct, frozen=True, kw_only=True):
-    """A trial at a glance."""
+    """One trial in a table."""
 
     trial: int
     status: str
@@ -149,7 +146,7 @@ class TrialRow(Struct, frozen=True, kw_only=True):
     last_value: float | None
     failures: int
     config: Config
-    # Whose it is, where several studies are driven as one.
+    # Its study, if several are run as one.
     group: str | None
 
 
@@ -164,33 +161,41 @@ class StudyPage(Struct, frozen=True, kw_only=True):
     """A study and its trials, best first."""
 
     study: StudyRow
-    # The studies that are driven as one; none where it stands alone.
+    # The studies that are run as one; empty for a single study.
     groups: list[GroupRow]
     trials: list[TrialRow]
 
 
-class Replayed(Struct, frozen=True, kw_only=True):
-    """What came of deciding a log's events again."""
+class ReplayResult(Struct, frozen=True, kw_only=True):
+    """The result of deciding a log's events again."""
 
-    # As far as it got: to the log's end, or to the step that differs.
+    # Up to the end of the log, or to the step that differs.
     steps: int
     decisions: int
     # None: all are the same.
     difference: Difference | None
+    # The version of the decision logic that wrote the log, as `core.events.LOGIC`.
+    logic: int
+    spec: StudySpec
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether another version of the logic wrote the log: a difference is then not a bug."""
+        return self.logic != LOGIC
 
 
-class Exported(Struct, frozen=True, kw_only=True):
-    """What went into a trace file."""
+class ExportResult(Struct, frozen=True, kw_only=True):
+    """The number of runs in an exported trace, and of trials left out."""
 
     runs: int
-    # Trials without a report, and trials with the config of another one that got further.
+    # Trials without a report, and trials with the same config as a longer one.
     silent: int
     doubled: int
 
 
 @contextmanager
-def opened(url: str, *, lazy: bool = False) -> Iterator[Store]:
-    """Open a store that exists, and close it in the end."""
+def open_existing(url: str, *, lazy: bool = False) -> Iterator[Store]:
+    """Open an existing store; close it at the end of the block."""
     store = open_store(url, create=False, lazy=lazy)
     try:
         yield store
@@ -198,11 +203,11 @@ def opened(url: str, *, lazy: bool = False) -> Iterator[Store]:
         store.close()
 
 
-class NewStudy:
-    """Takes the log of a study that begins: its `remember`.
+class NewStudyLog:
+    """The log of a new study; its `remember` appends to it.
 
-    The store is opened, and made where there is none, with the first step; so a study that cannot
-    be meant leaves no file behind. Raises StoreError where the study exists already.
+    The first step opens the store, and creates it if needed: a study with invalid options leaves no
+    file. Raises StoreError if the study exists already.
     """
 
     def __init__(self, url: str) -> None:
@@ -210,33 +215,33 @@ class NewStudy:
         self._store: Store | None = None
 
     def remember(self, steps: Sequence[Step]) -> None:
-        """Append the steps; the first one is the study's Opened."""
+        """Append steps; the first one is the study's Opened."""
         if self._store is None:
-            self._name = spec_of(steps).name
+            self._name = read_spec(steps).name
             self._store = open_store(self._url, create=True, lazy=True)
             if self._name in self._store.studies():
                 raise StoreError(
-                    f"study {self._name!r} exists already in {shown(self._url)}: choose another "
-                    "name, or resume that one."
+                    f"study {self._name!r} exists already in {hide_password(self._url)}: choose "
+                    "another name, or resume that study."
                 )
         self._store.append(self._name, steps)
 
     def close(self) -> None:
-        """Make everything durable that was appended."""
+        """Make all appended steps durable."""
         if self._store is not None:
             self._store.close()
 
 
-def spec_of(steps: Sequence[Step]) -> StudySpec:
-    """Return the spec that a log begins with."""
+def read_spec(steps: Sequence[Step]) -> StudySpec:
+    """Return the spec in the first step of a log."""
     event = steps[0].event if steps else None
     if not isinstance(event, Opened):
         raise LogError("this log does not begin with Opened: it is not the log of a study.")
     return event.spec
 
 
-def folded(steps: Iterable[Step]) -> StudyState:
-    """Return the state that a log leads to."""
+def fold_log(steps: Iterable[Step]) -> StudyState:
+    """Return the state at the end of a log."""
     state = StudyState()
     for step in steps:
         for entry in step.entries:
@@ -246,60 +251,63 @@ def folded(steps: Iterable[Step]) -> StudyState:
     return state
 
 
-def page_of(state: StudyState, limit: int | None = None) -> StudyPage:
-    """Return a study and its trials, best first; those without a number come last, by id."""
+def make_page(state: StudyState, limit: int | None = None) -> StudyPage:
+    """Return a study and its trials, best first; trials without a value are last, by id."""
     order = sorted(state.trials, key=lambda trial: (trial.best_loss, trial.id))
     return StudyPage(
-        study=row_of(state),
-        groups=group_rows(state),
-        trials=[_trial_row(trial, state.spec) for trial in order[:limit]],
+        study=make_study_row(state),
+        groups=make_group_rows(state),
+        trials=[_make_trial_row(trial, state.spec) for trial in order[:limit]],
     )
 
 
-def replayed(steps: Iterable[Step]) -> Replayed:
-    """Decide a log's events again, with the brains its spec names, up to the first difference."""
+def replay_log(steps: Iterable[Step]) -> ReplayResult:
+    """Decide a log's events again with the parts of its spec, up to the first difference."""
     log = iter(steps)
     first = next(log, None)
-    spec = spec_of([first] if first is not None else [])
+    spec = read_spec([first] if first is not None else [])
     if spec.fit:
-        kept = list(log)
-        log, needs = iter(kept), Told(kept)
+        rest = list(log)
+        log, needs = iter(rest), RecordedNeeds(rest)
     else:
         needs = None
-    brains = brains_of(spec, needs=needs)
+    parts = build_parts(spec, needs=needs)
     seen = decisions = 0
 
-    def counted() -> Iterator[Step]:
+    def count_steps() -> Iterator[Step]:
         nonlocal seen, decisions
         for step in chain([first] if first is not None else [], log):
             seen += 1
             decisions += len(step.decisions)
             yield step
 
-    difference = replay(counted(), brains)
-    return Replayed(steps=seen, decisions=decisions, difference=difference)
+    difference = replay(count_steps(), parts)
+    logic = first.event.logic if first is not None and isinstance(first.event, Opened) else 0
+    return ReplayResult(
+        steps=seen, decisions=decisions, difference=difference, logic=logic, spec=spec
+    )
 
 
-def export(steps: Iterable[Step], path: str | Path, *, force: bool = False) -> Exported:
-    """Write a log's curves as a trace that `simulate` can read.
+def export_trace(steps: Iterable[Step], path: str | Path, *, force: bool = False) -> ExportResult:
+    """Write a log's curves as a trace file for `simulate`.
 
-    `seconds` and all costs are as measured on the slots that each trial had.
+    Epoch times and costs are as measured on the slots of each trial.
     """
     path = Path(path)
     if path.exists() and not force:
         raise SpecError(f"{path} exists already: give another path, or --force to replace it.")
-    state, costs = measured(steps)
+    state, costs = measure_costs(steps)
     spec = state.spec
-    told = [trial for trial in state.trials if trial.epoch]
-    kept: dict[bytes, Trial] = {}
-    for trial in told:
-        # A trace holds a config once; the longer curve tells more.
-        first = kept.setdefault(key(trial.config), trial)
+    reported = [trial for trial in state.trials if trial.epoch]
+    kept: dict[bytes, TrialState] = {}
+    for trial in reported:
+        # A trace has a config once: the longer curve has more to say.
+        first = kept.setdefault(config_key(trial.config), trial)
         if trial.epoch > first.epoch:
-            kept[key(trial.config)] = trial
-    if all(trial.best_loss == NO_LOSS for trial in told):
-        raise SpecError(f"study {spec.name!r} has no number in its reports: nothing to export.")
-    header = Header(
+            kept[config_key(trial.config)] = trial
+    if all(trial.best_loss == NO_LOSS for trial in reported):
+        raise SpecError(f"study {spec.name!r} has not reported a number: nothing to export.")
+    header = TraceHeader(
         paceline_trace=VERSION,
         name=spec.name,
         metric=spec.metric,
@@ -309,63 +317,65 @@ def export(steps: Iterable[Step], path: str | Path, *, force: bool = False) -> E
         save_s=costs.save_s,
         restore_s=costs.restore_s,
     )
-    runs = [_run(trial, spec, costs.setup_s.get(trial.id)) for trial in kept.values()]
+    runs = [_make_run(trial, spec, costs.setup_s.get(trial.id)) for trial in kept.values()]
     runs.sort(key=lambda run: run.id)
     try:
         write_trace(path, header, runs)
     except OSError as error:
         raise SpecError(f"{path} cannot be written: {error.strerror or error}.") from None
-    silent = len(state.trials) - len(told)
-    return Exported(runs=len(runs), silent=silent, doubled=len(told) - len(runs))
+    silent = len(state.trials) - len(reported)
+    return ExportResult(runs=len(runs), silent=silent, doubled=len(reported) - len(runs))
 
 
-def _run(trial: Trial, spec: StudySpec, setup_s: float | None) -> Run:
+def _make_run(trial: TrialState, spec: StudySpec, setup_s: float | None) -> TraceRun:
     values = [math.nan if value is None else value for value in trial.metric(spec.metric)]
-    return Run(trial.id, trial.config, array("d", values), array("d", trial.seconds), setup_s)
+    return TraceRun(trial.id, trial.config, array("d", values), array("d", trial.seconds), setup_s)
 
 
-def _trial_row(trial: Trial, spec: StudySpec) -> TrialRow:
+def _make_trial_row(trial: TrialState, spec: StudySpec) -> TrialRow:
     return TrialRow(
         trial=trial.id,
         status=trial.status.value,
         epoch=trial.epoch,
         goal=trial.goal,
-        best_value=value_of(trial.best_loss, spec),
+        best_value=to_metric(trial.best_loss, spec),
         best_epoch=trial.best_epoch or None,
-        last_value=value_of(trial.loss, spec),
+        last_value=to_metric(trial.loss, spec),
         failures=trial.failures,
         config=trial.config,
         group=spec.groups[trial.group].name if spec.groups else None,
     )
 
 
-class Stray(Struct, frozen=True, kw_only=True):
-    """Something among the checkpoints that no log names: a crash has left it."""
+class StrayFile(Struct, frozen=True, kw_only=True):
+    """A file among the checkpoints that the log does not name: a crash has left it."""
 
     name: str
     bytes: int
 
 
 class CheckpointPage(Struct, frozen=True, kw_only=True):
-    """A study's checkpoints, and what lies around them."""
+    """A study's checkpoints, and stray files beside them."""
 
     study: str
-    # The folder or the address they lie at; None: the study was simulated and has none.
+    # Their folder or address; None: the study was simulated and has no checkpoints.
     place: str | None
     checkpoints: list[CheckpointRow]
-    # Of these together.
+    # The sum over these.
     bytes: int
-    # How many more the log names that are not there: whoever needs one starts from an earlier one.
+    # The number of checkpoints in the log without a file; a trial that needs one starts earlier.
     missing: int
-    strays: list[Stray]
-    # Whether the strays were deleted.
+    strays: list[StrayFile]
+    # Whether the stray files were deleted.
     collected: bool
-    # What they take, or took.
+    # The size of the stray files.
     stray_bytes: int
 
 
-def looked_after(store: Store, url: str, steps: Iterable[Step], *, collect: bool) -> CheckpointPage:
-    """Return a study's checkpoints; with `collect`, delete what no log names."""
+def inspect_checkpoints(
+    store: Store, url: str, steps: Iterable[Step], *, collect: bool
+) -> CheckpointPage:
+    """Return a study's checkpoints; with `collect`, delete files that its log does not name."""
     log = list(steps)
     event = log[0].event if log else None
     if not isinstance(event, Opened):
@@ -374,29 +384,29 @@ def looked_after(store: Store, url: str, steps: Iterable[Step], *, collect: bool
     holder = store.holder(study)
     if holder is not None and collect:
         raise StudyRunning(
-            f"study {study!r} is driven by {holder}, which collects what nobody needs by itself: "
-            "look with --dry-run, or wait until that ends.",
+            f"study {study!r} is run by {holder}, which deletes unneeded checkpoints itself: add "
+            "--dry-run, or wait until the study ends.",
             holder,
         )
     if collect:
-        store.claim(study)  # so that nobody takes it up meanwhile
-    storage = storage_of(event, url)
-    lying = {} if storage is None else {each.name: each.bytes for each in storage.list()}
-    state, rows = inventory_of(log)
-    there = [row for row in rows if name_of(row.attempt, row.epoch) in lying]
-    named = {name_of(*name) for name in state.files.files}
-    # Whoever drives a study may be about to name what it writes.
-    around = {} if holder is not None else {n: b for n, b in lying.items() if n not in named}
+        store.claim(study)  # so that no driver resumes it meanwhile
+    storage = open_checkpoints(event, url)
+    sizes = {} if storage is None else {each.name: each.bytes for each in storage.list()}
+    state, rows = list_checkpoints(log)
+    present = [row for row in rows if checkpoint_name(row.attempt, row.epoch) in sizes]
+    named = {checkpoint_name(*name) for name in state.checkpoints.records}
+    # A running driver may have written a file that its log will name.
+    strays = {} if holder is not None else {n: b for n, b in sizes.items() if n not in named}
     if collect and storage is not None:
-        for name in around:
+        for name in strays:
             storage.delete(name)
     return CheckpointPage(
         study=study,
         place=None if storage is None else storage.url,
-        checkpoints=there,
-        bytes=sum(row.bytes for row in there),
-        missing=len(rows) - len(there),
-        strays=[Stray(name=name, bytes=size) for name, size in around.items()],
+        checkpoints=present,
+        bytes=sum(row.bytes for row in present),
+        missing=len(rows) - len(present),
+        strays=[StrayFile(name=name, bytes=size) for name, size in strays.items()],
         collected=collect,
-        stray_bytes=sum(around.values()),
+        stray_bytes=sum(strays.values()),
     )

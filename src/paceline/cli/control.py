@@ -1,7 +1,7 @@
-"""`paceline stop` and `paceline slots`: orders to a study that another process drives.
+"""`paceline watch`, `stop` and `slots`: watch and control a study that another process runs.
 
-Knows how an order is written. It goes through the study's inbox; the driver looks there several
-times a second.
+Knows how a change of slots is written. Commands go through the study's inbox, which its driver
+reads several times a second.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import sys
 
 import click
 
-from paceline.api.stored import command, folded, opened, page_of, slots_of
+from paceline.api.stored import count_slots, fold_log, make_page, open_existing, send_command
 from paceline.cli.flags import store_option, study_argument
 from paceline.cli.inspect import SHOWN
 from paceline.cli.run import resume_command
 from paceline.core.decisions import EndCause
 from paceline.core.errors import SpecError, StudyFailed
 from paceline.core.events import ChangeSlots, StopStudy
+from paceline.core.text import format_count
 
 _CHANGE = re.compile(r"([+=-])(\d+)")
 
@@ -27,7 +28,8 @@ def change(text: str) -> tuple[str, int]:
     found = _CHANGE.fullmatch(text)
     if found is None or not int(found[2]):
         raise click.BadParameter(
-            f"{text!r} is no change of slots: write +1 for one more, -1 for one less, =4 for four."
+            f"{text!r} is not a change of slots: write +1 for one more, -1 for one less, "
+            "=4 for four."
         )
     return found[1], int(found[2])
 
@@ -38,18 +40,18 @@ def change(text: str) -> tuple[str, int]:
 def stop(study: str, store: str) -> None:
     """End a running study now, with its best result.
 
-    Its driver ends all trials, sums the study up and exits. An ended study cannot go on: to
-    interrupt one, press Ctrl-C where it runs.
+    Its driver ends all trials, prints the summary and exits. A study that was stopped cannot be
+    resumed: to interrupt it instead, press Ctrl-C where it runs.
     """
-    with opened(store) as kept:
-        holder = command(kept, study, StopStudy())
+    with open_existing(store) as stored:
+        holder = send_command(stored, study, StopStudy())
         if holder is None:
-            end = folded(kept.read(study)).end
+            end = fold_log(stored.read(study)).end
             if end is None:
-                raise not_running(study, store)
+                raise explain_not_running(study, store)
             click.echo(f"study {study!r} has ended already: {end.why}.")
             return
-    click.echo(f"study {study!r} is asked to stop ({holder}).")
+    click.echo(f"asked study {study!r} to stop ({holder}).")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -59,36 +61,37 @@ def stop(study: str, store: str) -> None:
 def slots(study: str, slots: tuple[str, int], store: str) -> None:
     """Give a running study more slots, or fewer.
 
-    +2 gives two more, -1 takes one away, =4 makes it four. Whatever runs on a slot that goes saves
-    at the end of its epoch and goes on later. One slot always stays; there are never more than
-    there are GPUs.
+    +2 adds two slots, -1 removes one, =4 sets the number to four. A trial on a removed slot saves
+    at the end of its epoch and goes on later. A study keeps at least one slot, and never gets more
+    slots than there are GPUs.
     """
     sign, number = slots
-    with opened(store) as kept:
-        before = slots_of(kept, study)
+    with open_existing(store) as stored:
+        before = count_slots(stored, study)
         by = {"+": number, "-": -number, "=": number - before}[sign]
         if by == 0 or before + by < before == 1:
-            click.echo(f"study {study!r} has {_slots(before)} already, and one always stays.")
+            click.echo(
+                f"study {study!r} has {format_count(before, 'slot')} already, and keeps at "
+                "least one."
+            )
             return
-        holder = command(kept, study, ChangeSlots(by))
+        holder = send_command(stored, study, ChangeSlots(by))
         if holder is None:
-            end = folded(kept.read(study)).end
+            end = fold_log(stored.read(study)).end
             if end is not None:
-                raise SpecError(f"study {study!r} has ended ({end.why}): it needs no slots.")
-            raise not_running(study, store)
+                raise SpecError(f"study {study!r} has ended ({end.why}): it has no slots.")
+            raise explain_not_running(study, store)
     after = max(before + by, 1)
-    click.echo(f"study {study!r} is asked to go from {before} to {_slots(after)} ({holder}).")
+    click.echo(
+        f"asked study {study!r} to go from {before} to {format_count(after, 'slot')} ({holder})."
+    )
 
 
-def _slots(count: int) -> str:
-    return "1 slot" if count == 1 else f"{count} slots"
-
-
-def not_running(study: str, store: str) -> SpecError:
-    """Return the error for a study that is unfinished, and that nobody drives."""
+def explain_not_running(study: str, store: str) -> SpecError:
+    """Return the error for an unfinished study that has no driver."""
     return SpecError(
-        f"study {study!r} is not running, and unfinished: go on with "
-        f"`{resume_command(store, study)}`, or leave it as it is."
+        f"study {study!r} is unfinished, but not running: resume it with "
+        f"`{resume_command(store, study)}`."
     )
 
 
@@ -98,20 +101,20 @@ def not_running(study: str, store: str) -> SpecError:
 def watch(study: str, store: str) -> None:
     """Watch a running study, from this machine or another.
 
-    Shows what `paceline run` shows, read from the store, until the study ends, and then what
-    `paceline show` does. Ctrl-C ends the watching; the study goes on.
+    Shows the live view of `paceline run`, read from the store, until the study ends; then the page
+    of `paceline show`. Ctrl-C ends only the view: the study goes on.
     """
     from paceline.api.stored import follow
     from paceline.cli import tables
-    from paceline.live.watcher import progress_on
+    from paceline.live.watcher import show_progress
 
     try:
-        with opened(store) as kept, progress_on(sys.stdout) as show:
-            state = follow(kept, study, show)
+        with open_existing(store) as stored, show_progress(sys.stdout) as show:
+            state = follow(stored, study, show)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"no longer watching; study {study!r} goes on") from None
+        raise KeyboardInterrupt(f"stopped watching; study {study!r} goes on") from None
     if state.end is None:
-        raise not_running(study, store)
+        raise explain_not_running(study, store)
     if state.end.cause is EndCause.FAILED:
         raise StudyFailed(state.end.why)
-    tables.show(tables.paged(page_of(state, SHOWN)))
+    tables.show(tables.render_study(make_page(state, SHOWN)))

@@ -1,7 +1,7 @@
-"""`paceline demo`: a real study on this machine, in about a minute.
+"""`paceline demo`: run a small real study on this machine, in about a minute.
 
-Knows which study that is, where it is kept, and what to try next. What is trained is known by
-`demo_training`, how a study is run and shown by `running`.
+Knows the study, its store, and which commands to suggest next. Does not know the network:
+`demo_training` trains it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.analysis.story import span
-from paceline.api.options import seconds_of
+from paceline.api.options import parse_duration
 from paceline.cli.flags import duration
 from paceline.core.errors import SpecError, StoreError
+from paceline.core.text import format_count, format_duration
 from paceline.core.values import Status
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ FOLDER = Path("paceline-demo")
 STORE = FOLDER / "paceline.db"
 DEADLINE = "45s"
 GENERATOR = "tpe"
-# More cores would train everything to its end, and show nothing of what stopping is worth.
+# With more cores every trial would train to its end, and the policy would have nothing to do.
 CORES = 4
 TRIALS_PER_CORE = 32
 
@@ -33,41 +33,43 @@ TRIALS_PER_CORE = 32
 @click.command()
 @click.option("--deadline", type=duration, help=f"End after this much time. [default: {DEADLINE}]")
 @click.option(
-    "--simulated", is_flag=True, help="Two simulated studies on a recorded trace instead."
+    "--simulated", is_flag=True, help="Run two simulated studies on a recorded trace instead."
 )
 def demo(deadline: float | None, simulated: bool) -> None:
     """Tune a small network on this machine, in a minute.
 
-    A real study on at most four cores: a network in numpy learns pictures of clothes that come with
-    the package. The folder paceline-demo gets the study, its checkpoints and its report. A demo
-    that was interrupted goes on.
+    Runs a real study on at most four cores: a network in numpy learns pictures of clothes, which
+    are part of the package. The study, its checkpoints and its report go to the folder
+    paceline-demo. After Ctrl-C, run the demo again to resume it.
 
-    With --simulated nothing is trained or written: a hundred recorded CIFAR-10 trainings are
-    scheduled twice, by a policy that runs all to their end and by one that stops the hopeless.
+    With --simulated, nothing is trained or written: a hundred recorded CIFAR-10 trainings are
+    scheduled twice, by a policy that runs all of them to the end and by one that stops early.
     """
     if simulated:
         from paceline.cli.demo_simulated import show_simulated
 
         if deadline is not None:
-            raise click.UsageError("--deadline is for the real demo: leave out --simulated.")
+            raise click.UsageError("--deadline works only without --simulated.")
         show_simulated()
         return
     from paceline.cli import tables
+    from paceline.cli.report import has_plotly
     from paceline.cli.run import run_live
 
-    study, cores = _study(seconds_of(DEADLINE) if deadline is None else deadline)
-    tables.show(_question(study, cores), "")
-    result = run_live(study, report=FOLDER / f"{study.spec.name}.html")
-    tables.show(*_loaded_back(result.best), "")
-    held = _held_back(result)
+    study, cores = _make_study(parse_duration(DEADLINE) if deadline is None else deadline)
+    tables.show(_introduce(study, cores), "")
+    report = FOLDER / f"{study.spec.name}.html" if has_plotly() else None
+    result = run_live(study, report=report)
+    tables.show(_test_checkpoint(result.best), "")
+    held = _find_held_back(result)
     if held is not None:
-        tables.show(f"Every decision says why. Trial {held.id} was held back:")
-        tables.show(tables.indented(result.story(held.id).splitlines()), "")
-    click.echo("\n".join(["What to try next:", *_next(study.spec.name, result.best)]))
+        tables.show(f"Every decision has a reason. Trial {held.id} was held back:")
+        tables.show(tables.indent(result.story(held.id).splitlines()), "")
+    click.echo("\n".join(["What to try next:", *_suggest_commands(study.spec.name, result.best)]))
 
 
-def _study(deadline: float) -> tuple[Study, int]:
-    """Return the demo's study and on how many cores it runs."""
+def _make_study(deadline: float) -> tuple[Study, int]:
+    """Return the demo's study and the number of its cores."""
     from paceline.api.study import Study
     from paceline.cli.demo_training import EPOCHS, SPACE, train
     from paceline.engines.process.local.devices import find_devices
@@ -76,10 +78,11 @@ def _study(deadline: float) -> tuple[Study, int]:
         FOLDER.mkdir(exist_ok=True)
     except OSError as error:
         raise SpecError(
-            f"the folder {FOLDER} cannot be made here ({error.strerror}): go to a folder of yours."
+            f"the folder {FOLDER} cannot be created here ({error.strerror}): change to a folder "
+            "where you can write."
         ) from None
     cores = min(find_devices("cpu").cores, CORES)
-    number = _number(deadline)
+    number = _choose_number(deadline)
     study = Study(
         train,
         space=SPACE,
@@ -98,59 +101,61 @@ def _study(deadline: float) -> tuple[Study, int]:
     return study, cores
 
 
-def _number(deadline: float) -> int:
-    """Return the number of the next demo, or of the last where that was interrupted."""
-    from paceline.api.stored import folded, opened
+def _choose_number(deadline: float) -> int:
+    """Return the number of the last demo if it was interrupted, else of a new one."""
+    from paceline.api.stored import fold_log, open_existing
 
     try:
-        with opened(str(STORE)) as store:
+        with open_existing(str(STORE)) as store:
             names = store.studies()
-            last = folded(store.read(names[-1])) if names else None
+            last = fold_log(store.read(names[-1])) if names else None
     except StoreError:
-        return 1  # there is none yet
-    goes_on = last is not None and last.end is None and last.spec.budget.deadline_s == deadline
-    return len(names) + (not goes_on)
+        return 1  # the first demo
+    is_unfinished = (
+        last is not None and last.end is None and last.spec.budget.deadline_s == deadline
+    )
+    return len(names) + (not is_unfinished)
 
 
-def _question(study: Study, cores: int) -> str:
+def _introduce(study: Study, cores: int) -> str:
     budget = study.spec.budget
     return (
         "A small network in numpy learns ten kinds of clothes from 6,000 pictures of "
         "Fashion-MNIST. Which learning rates, width, momentum and dropout suit it best? "
-        f"{budget.trials} configs of {study.spec.epochs} epochs, {cores} "
-        f"{'core' if cores == 1 else 'cores'}, {span(budget.deadline_s or 0.0)}: asha lets only "
-        "the best third of each rung go on, and trials that begin alike train their first epochs "
-        "together."
+        f"{budget.trials} configs of {study.spec.epochs} epochs, "
+        f"{format_count(cores, 'core')}, {format_duration(budget.deadline_s or 0.0)}: asha lets "
+        "only the best third of each rung go on, and trials with the same first settings share "
+        "their first epochs."
     )
 
 
-def _loaded_back(best: TrialResult | None) -> list[str]:
-    """Say what the best checkpoint is worth, by loading it and looking at pictures again."""
+def _test_checkpoint(best: TrialResult | None) -> str:
+    """Load the best checkpoint, measure its accuracy again, and describe the result."""
     from paceline.cli.demo_training import accuracy, data
 
     if best is None or best.checkpoint is None:
-        return ["Nothing was saved in this time: give it a longer --deadline."]
+        return "No checkpoint was saved in this time: try a longer --deadline."
     weights = best.checkpoint.load()["weights"]
     again, unseen = (accuracy(weights, some) for some in data()[1:])
-    return [
-        f"Loaded back from the best checkpoint, epoch {best.checkpoint.epoch} of trial {best.id}: "
-        f"accuracy {again:.4g} on the 2,000 pictures that trials are judged by, {unseen:.4g} on "
-        "2,000 that no trial saw."
-    ]
+    return (
+        f"The best checkpoint, epoch {best.checkpoint.epoch} of trial {best.id}, loaded again: "
+        f"accuracy {again:.4g} on the 2,000 pictures that judge the trials, {unseen:.4g} on 2,000 "
+        "pictures that no trial saw."
+    )
 
 
-def _held_back(result: Result) -> TrialResult | None:
-    """Return the trial that was held back at the latest epoch, if any but the best was."""
+def _find_held_back(result: Result) -> TrialResult | None:
+    """Return the trial, other than the best, that was paused or stopped at the latest epoch."""
     best = result.best
     held = [
         trial
         for trial in result.trials
-        if trial.status in (Status.WAITING, Status.STOPPED) and trial != best
+        if trial.status in (Status.PAUSED, Status.STOPPED) and trial != best
     ]
     return max(held, key=lambda trial: (len(trial.values), trial.id), default=None)
 
 
-def _next(name: str, best: TrialResult | None) -> list[str]:
+def _suggest_commands(name: str, best: TrialResult | None) -> list[str]:
     trace = FOLDER / f"{name}.jsonl.gz"
     number = 0 if best is None else best.id
     return [

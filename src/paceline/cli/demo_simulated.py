@@ -1,7 +1,7 @@
-"""`paceline demo --simulated`: what a policy is worth, on a trace in the package.
+"""`paceline demo --simulated`: compare two policies on a bundled trace.
 
-Knows a fixed little programme: two studies on the same order of configs, then the same over many
-orders. Writes no file, and ends in seconds.
+Knows the fixed sequence: two studies on one order of configs, then on many orders. Writes no file
+and takes seconds.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.analysis.story import span, trial_story
+from paceline.analysis.story import narrate_trial
 from paceline.api.comparison import Comparison, compare
 from paceline.api.simulation import Simulation
-from paceline.cli.progress import Bar
+from paceline.cli.progress import ProgressBar
+from paceline.core.text import format_duration
 from paceline.core.values import Status
 from paceline.engines.sim.traces import read_trace
 
@@ -29,44 +30,47 @@ if TYPE_CHECKING:
 TRACE = "cifar10_cnn14.jsonl.gz"
 SLOTS = 8
 TARGET = 0.72
-# A middling order: of the first thirty, eighteen favour asha less and eleven more.
+# An average order: of the first thirty seeds, eighteen favour asha less and eleven more.
 SEED = 3
 ORDERS = 20
 
 
 def show_simulated() -> None:
-    """Tell two simulated studies of the same trainings, side by side."""
+    """Simulate two studies of the same trainings and print them side by side."""
     from paceline.cli import tables
 
     with as_file(files("paceline") / "data" / TRACE) as path:
         trace = read_trace(path)
         tables.show(
             f"{len(trace.runs)} recorded CIFAR-10 trainings of {trace.header.max_epochs} epochs, "
-            f"{SLOTS} virtual GPUs, and the wish for accuracy {TARGET:g}. fifo runs every training "
+            f"{SLOTS} virtual GPUs, target accuracy {TARGET:g}. fifo runs every training "
             "to its end; asha lets only the best third of each rung go on. Both get the configs in "
             "the same order.",
         )
-        fifo, _, _ = _played(trace, "fifo")
-        asha, log, state = _played(trace, "asha")
+        fifo, _, _ = _simulate(trace, "fifo")
+        asha, log, state = _simulate(trace, "asha")
         tables.show(
-            tables.side_by_side([fifo, asha]), _speed_up(fifo, asha), _over_orders(path), ""
+            tables.render_side_by_side([fifo, asha]),
+            _describe_speedup(fifo, asha),
+            _describe_orders(path),
+            "",
         )
-        number = _held_back(state)
-        tables.show(f"Every decision says why. Trial {number} of the asha study was held back:")
-        tables.show(tables.indented(trial_story(log, number)), "")
-        for line in _next(path):
+        number = _find_held_back(state)
+        tables.show(f"Every decision has a reason. Trial {number} of the asha study was held back:")
+        tables.show(tables.indent(narrate_trial(log, number)), "")
+        for line in _suggest_commands(path):
             click.echo(line)
 
 
-def _played(trace: Trace, policy: str) -> tuple[SimResult, list[Step], StudyState]:
-    """Simulate one study; return what it found, its log and how it ended."""
+def _simulate(trace: Trace, policy: str) -> tuple[SimResult, list[Step], StudyState]:
+    """Simulate one study; return its result, its log and its state at the end."""
     log: list[Step] = []
     states: list[StudyState] = []
     simulation = Simulation(
         source=TRACE, policy=policy, slots=SLOTS, target=TARGET, seed=SEED, order="shuffled"
     )
-    with Bar(f"simulating {policy}") as bar:
-        show = bar.watch()
+    with ProgressBar(f"simulating {policy}") as bar:
+        show = bar.make_watcher()
 
         def watch(state: StudyState) -> None:
             states[:] = [state]
@@ -77,15 +81,16 @@ def _played(trace: Trace, policy: str) -> tuple[SimResult, list[Step], StudyStat
     return result, log, states[0]
 
 
-def _speed_up(fifo: SimResult, asha: SimResult) -> str:
+def _describe_speedup(fifo: SimResult, asha: SimResult) -> str:
     return (
-        f"On this order asha gets there in {span(asha.makespan_s)} where fifo needs "
-        f"{span(fifo.makespan_s)}: {fifo.makespan_s / asha.makespan_s:.1f} times as fast."
+        f"On this order asha reaches the target in {format_duration(asha.makespan_s)} where fifo "
+        f"needs {format_duration(fifo.makespan_s)}: {fifo.makespan_s / asha.makespan_s:.1f} times "
+        "as fast."
     )
 
 
-def _over_orders(path: Path) -> str:
-    """Say what other orders give: one alone is luck."""
+def _describe_orders(path: Path) -> str:
+    """Compare the two policies on many orders, since one order alone may be luck."""
     comparison = Comparison(
         sources=(str(path),),
         policies=("fifo", "asha"),
@@ -93,26 +98,27 @@ def _over_orders(path: Path) -> str:
         seeds=ORDERS,
         target=TARGET,
     )
-    with Bar("other orders") as bar:
+    with ProgressBar("other orders") as bar:
         fifo, asha = compare(
             comparison,
-            jobs=1,  # starting processes would take longer than all of it
-            watch=lambda done, all_: bar.show(done / all_, f"{done} of {all_} runs"),
+            jobs=1,  # starting processes would take longer than the simulations
+            watch=lambda done, total: bar.update(done / total, f"{done} of {total} runs"),
         ).rows
     mean = (fifo.time_mean_s or 0.0) / (asha.time_mean_s or 1.0)
     return (
-        f"Over {ORDERS} orders it is {mean:.1f} times as fast on average, and in the unlucky tenth "
-        f"it needs {span(asha.time_p90_s or 0.0)} instead of {span(fifo.time_p90_s or 0.0)}."
+        f"Over {ORDERS} orders asha is {mean:.1f} times as fast on average; in the slowest tenth "
+        f"it needs {format_duration(asha.time_p90_s or 0.0)} instead of "
+        f"{format_duration(fifo.time_p90_s or 0.0)}."
     )
 
 
-def _held_back(state: StudyState) -> int:
-    """Return the trial that was held back at the latest epoch."""
-    held = [t for t in state.trials if t.status in (Status.WAITING, Status.STOPPED)]
+def _find_held_back(state: StudyState) -> int:
+    """Return the trial that was paused or stopped at the latest epoch."""
+    held = [t for t in state.trials if t.status in (Status.PAUSED, Status.STOPPED)]
     return max(held, key=lambda trial: (trial.epoch, -trial.id)).id
 
 
-def _next(path: Path) -> list[str]:
+def _suggest_commands(path: Path) -> list[str]:
     return [
         "What to try next:",
         f"  paceline compare {path} --policies fifo,asha --slots 4,8,16",

@@ -1,7 +1,7 @@
-"""What `paceline demo` trains: a small network on pictures of clothes, in numpy alone.
+"""The training of `paceline demo`: a small network on pictures of clothes, in numpy alone.
 
-Knows the data that comes with the package, the network, and the space it is tuned in. `train` is
-written as a user would write it: it knows nothing of studies, policies or the command line.
+Knows the bundled data, the network and its search space. `train` is written as a user would write
+it: it knows nothing of studies, policies or the command line.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ CLASSES = 10
 EPOCHS = 27
 BATCH = 16
 
-# The first learning rate is one of few, the later ones are any: trials that begin alike train their
-# first nine epochs together, and part when the rate drops.
+# The first learning rate is one of four values, the later rates are continuous: trials with the
+# same first rate share their first nine epochs.
 SPACE: Config = {
     "lr": piecewise(
         [
@@ -49,14 +49,14 @@ SPACE: Config = {
 
 
 class Pictures(NamedTuple):
-    """Pictures as rows of grey levels from 0 to 1, and what each shows."""
+    """Pictures as rows of grey levels from 0 to 1, and the class of each."""
 
     pixels: NDArray[np.float32]
     labels: NDArray[np.uint8]
 
 
 class Data(NamedTuple):
-    """What is trained on, what trials are judged by, and what no trial sees."""
+    """The pictures for training, for judging trials, and for the final test."""
 
     training: Pictures
     validation: Pictures
@@ -65,7 +65,7 @@ class Data(NamedTuple):
 
 @cache
 def data() -> Data:
-    """Return the pictures that come with the package."""
+    """Return the pictures in the package."""
     with (files("paceline") / "data" / DATA).open("rb") as file, np.load(file) as stored:
         labels: NDArray[np.uint8] = stored["labels"]
         pixels = stored["pixels"].reshape(len(labels), -1).astype(np.float32) / np.float32(15)
@@ -74,12 +74,12 @@ def data() -> Data:
 
 
 def train(trial: Trial) -> None:
-    """Train one config; the best is judged by its accuracy on the pictures for validation."""
+    """Train one config; report its accuracy on the validation pictures."""
     pictures = data()
     weights = fresh(trial["width"], trial.seed)
     weights, speed = trial.keep(weights=weights, speed=[np.zeros_like(each) for each in weights])
     for epoch in trial.epochs():
-        # A generator for each epoch needs no keeping, and whoever repeats an epoch repeats it all.
+        # With a generator for each epoch, a repeated epoch gives the same result.
         rng = np.random.default_rng([trial.seed, epoch])
         for batch in batches(pictures.training, rng):
             slopes = gradient(weights, batch, trial["dropout"], rng)
@@ -91,7 +91,7 @@ def train(trial: Trial) -> None:
 
 
 def accuracy(weights: Weights, pictures: Pictures) -> float:
-    """Return the share of pictures that the network recognises."""
+    """Return the share of pictures that the network classifies correctly."""
     *_, scores = layers(weights, pictures.pixels)
     return float(np.mean(scores.argmax(axis=1) == pictures.labels))
 
@@ -108,7 +108,7 @@ def fresh(width: int, seed: int) -> Weights:
 
 
 def batches(pictures: Pictures, rng: np.random.Generator) -> Iterator[Pictures]:
-    """Yield all pictures, in a random order, a few at a time."""
+    """Yield all pictures in random order, in batches."""
     order = rng.permutation(len(pictures.labels))
     for start in range(0, len(order), BATCH):
         some = order[start : start + BATCH]
@@ -116,7 +116,7 @@ def batches(pictures: Pictures, rng: np.random.Generator) -> Iterator[Pictures]:
 
 
 def layers(weights: Weights, pixels: NDArray[np.float32]) -> Weights:
-    """Return what each layer makes of pictures: them, the hidden layers, the classes' scores."""
+    """Return the values of each layer: the pictures, the hidden layers, the scores."""
     made = [pixels]
     for at in range(0, len(weights), 2):
         below = made[-1] @ weights[at] + weights[at + 1]
@@ -127,13 +127,13 @@ def layers(weights: Weights, pixels: NDArray[np.float32]) -> Weights:
 def gradient(
     weights: Weights, batch: Pictures, dropout: float, rng: np.random.Generator
 ) -> Weights:
-    """Return the slope of the loss in each weight, with some of the pixels left out."""
+    """Return the gradient of the loss by each weight, with some pixels dropped."""
     pixels = batch.pixels
     if dropout:
         left = rng.random(pixels.shape, np.float32) >= dropout
         pixels = pixels * left / np.float32(1 - dropout)
     *inner, scores = layers(weights, pixels)
-    # The slope of the cross-entropy in the scores: what the network believes, less what is true.
+    # The gradient of the cross-entropy by the scores: probabilities minus the true classes.
     belief = np.exp(scores - scores.max(axis=1, keepdims=True))
     belief /= belief.sum(axis=1, keepdims=True)
     belief[np.arange(len(belief)), batch.labels] -= 1

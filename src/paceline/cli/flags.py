@@ -1,7 +1,7 @@
-"""Options that several commands have, each written once.
+"""Arguments and options that several commands have, and shell completion.
 
-Knows which flag sets which field of a Simulation, and how durations, capacities and lists of parts
-are read. Defaults are the Simulation's own. Does not know what a command does with them.
+Knows which option sets which field of StudyOptions or Simulation, and how durations, capacities and
+lists of parts are written. Does not know the defaults, nor what a command does with a value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 import msgspec
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ZshComplete
 
-from paceline.api.options import seconds_of
+from paceline.api.options import parse_duration
 from paceline.api.simulation import Simulation
 from paceline.core.errors import PacelineError, SpecError
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Variable(NamedTuple):
-    """A variable of the environment. An empty one counts as not set."""
+    """An environment variable. An empty one counts as not set."""
 
     name: str
     default: str
@@ -45,24 +45,23 @@ class Variable(NamedTuple):
 STORE = Variable(
     "PACELINE_STORE",
     "sqlite:///paceline.db",
-    "The store that commands use where `--store` is not given.",
+    "The store of commands that are called without `--store`.",
 )
 
 VARIABLES = (STORE,)
 
 
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
-SYNTHETIC = ("families", "quadratic", "toy")
 
 
 def complete_study(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return the studies of the store that the command would use."""
-    from paceline.api.stored import opened
+    from paceline.api.stored import open_existing
 
     try:
-        with opened(ctx.params.get("store") or STORE.read()) as store:
+        with open_existing(ctx.params.get("store") or STORE.read()) as store:
             names = store.studies()
     except PacelineError:
         return []
@@ -72,28 +71,29 @@ def complete_study(
 def complete_source(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return what comes with the package and begins so, or let the shell look for files."""
-    from paceline.api.sources import shipped
+    """Return the bundled sources that begin with the text, or let the shell complete files."""
+    from paceline.api.sources import list_sources
 
-    known = [*SYNTHETIC, *shipped()]
-    names = [name for name in known if incomplete and name.startswith(incomplete)]
-    # One or the other: bash offers files only where it is offered nothing else.
+    names = [name for name in list_sources() if incomplete and name.startswith(incomplete)]
+    # Not both: bash offers files only if there is nothing else to offer.
     if names and not glob(f"{escape(incomplete)}*"):
         return [CompletionItem(name) for name in names]
     return [CompletionItem(incomplete, type="file")]
 
 
 def complete_part(kind: Kind, *, several: bool = False) -> Complete:
-    """Return what completes a part's name; with `several`, the last one of a list."""
+    """Return the completion of a part's name; with `several`, of the last name in a list."""
 
     def complete(
         ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from paceline.api.registry import names
+        from paceline.api.registry import list_parts
 
         at = max(incomplete.rfind(","), incomplete.rfind(";")) + 1 if several else 0
         before, begun = incomplete[:at], incomplete[at:]
-        return [CompletionItem(before + name) for name in names(kind) if name.startswith(begun)]
+        return [
+            CompletionItem(before + name) for name in list_parts(kind) if name.startswith(begun)
+        ]
 
     return complete
 
@@ -102,7 +102,7 @@ def complete_part(kind: Kind, *, several: bool = False) -> Complete:
 @click.argument("shell", type=click.Choice(list(SHELLS)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script for completion by tab.
+    """Print the script for tab completion.
 
     Add it to your shell's start-up file, for example:
 
@@ -111,19 +111,33 @@ def completion(ctx: click.Context, shell: str) -> None:
       echo 'eval "$(paceline completion zsh)"' >> ~/.zshrc
       paceline completion fish > ~/.config/fish/completions/paceline.fish
     """
-    made = SHELLS[shell](ctx.find_root().command, {}, "paceline", "_PACELINE_COMPLETE")
-    click.echo(made.source())
+    script = SHELLS[shell](ctx.find_root().command, {}, "paceline", "_PACELINE_COMPLETE")
+    click.echo(script.source())
 
 
-# Types of options. Their names are what the help calls a value; click says which option is wrong.
+# Types of options. The help shows a type by its name, and click adds the option to its errors.
 
 
 def duration(text: str) -> float:
     """Return the seconds of `90`, `10m`, `1h30m`, `2d`."""
     try:
-        return seconds_of(text)
+        return parse_duration(text)
     except SpecError as error:
         raise click.BadParameter(str(error)) from None
+
+
+class DurationText(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
+    """A duration, passed on as it is written, since it goes into the log."""
+
+    name = "duration"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text, once it is known to be a duration."""
+        duration(value)
+        return value
+
+
+DURATION_TEXT = DurationText()
 
 
 def hours(text: str) -> float:
@@ -135,35 +149,35 @@ def hours(text: str) -> float:
 
 
 def capacity(text: str) -> tuple[tuple[float, int], ...]:
-    """Return the steps of `600=2,20m=8`: from these times on there are so many slots."""
+    """Return the steps of `600=2,20m=8`: the number of slots from each time on."""
     steps = []
     for step in text.split(","):
         at, _, slots = step.partition("=")
         try:
-            steps.append((seconds_of(at), int(slots)))
+            steps.append((parse_duration(at), int(slots)))
         except (SpecError, ValueError):
             raise click.BadParameter(
-                f"{text!r} cannot be read at {step!r}: write time=slots,time=slots, such as "
+                f"{text!r} is invalid at {step!r}: write time=slots,time=slots, such as "
                 "600=2,20m=8."
             ) from None
     return tuple(steps)
 
 
 def bounds(text: str) -> tuple[float, float]:
-    """Return the least and the greatest value of `0,1`."""
+    """Return the lowest and the highest value of `0,1`."""
     try:
         low, high = map(float, text.split(","))
     except ValueError:
         low = high = math.nan
     if not -math.inf < low < high < math.inf:
         raise click.BadParameter(
-            f"{text!r} is no range: give the least and the greatest value: 0,1."
+            f"{text!r} is not a range: give the lowest and the highest value, such as 0,1."
         )
     return low, high
 
 
 def part(text: str) -> str:
-    """Return a part as it is written; whoever builds it knows whether there is one."""
+    """Return a part as it is written; it is looked up when it is built."""
     return text
 
 
@@ -184,7 +198,7 @@ def numbers(text: str) -> list[int]:
 
 
 def split_parts(text: str) -> list[str]:
-    """Return the parts of a list. What has `=` and no `:` is a parameter of the part before it.
+    """Return the parts of a list. A token with `=` and without `:` belongs to the part before it.
 
     >>> split_parts("fifo,asha:eta=3,drain=false;median")
     ['fifo', 'asha:eta=3,drain=false', 'median']
@@ -195,7 +209,7 @@ def split_parts(text: str) -> list[str]:
         for token in filter(None, map(str.strip, group.split(","))):
             if "=" in token and ":" not in token:
                 if fresh:
-                    raise SpecError(f"{token!r} is a parameter of no part: write name:{token}.")
+                    raise SpecError(f"{token!r} is a parameter without a part: write name:{token}.")
                 parts[-1] += f",{token}"
             else:
                 parts.append(token)
@@ -206,50 +220,68 @@ def split_parts(text: str) -> list[str]:
 
 
 class Flag(NamedTuple):
-    """An option of `simulate` and the field of Simulation that it sets."""
+    """A command line option and the field of StudyOptions or Simulation that it sets."""
 
     name: str
     field: str
-    # A function from text to value, or what else click takes for a type.
+    # A function from text to value, or another type of click.
     type: object
     help: str
 
 
-# In the order of the help. `compare` has all but those it has a list for.
-FLAGS = (
-    Flag("--policy", "policy", part, "Who judges the trials: a name, or name:key=value,…"),
-    Flag("--generator", "generator", part, "Who proposes configs of a synthetic workload."),
-    Flag("--allocator", "allocator", part, "Who divides the slots."),
-    Flag("--curves", "curves", part, "The curve model that policies may ask for forecasts."),
-    Flag("--slots", "slots", int, "Virtual devices."),
+_COMMON_FLAGS = (
+    Flag(
+        "--policy", "policy", part, "The policy, which judges trials: a name, or name:key=value,…"
+    ),
+    Flag("--allocator", "allocator", part, "The allocator, which divides the slots."),
     Flag("--target", "target", float, "End when a trial reports this value."),
-    Flag("--over", "over", int, "Ask for the target as the mean of so many reports."),
-    Flag("--range", "range", bounds, "The least and greatest value the metric can have: 0,1."),
+    Flag("--over", "over", int, "Compare the target with the mean of this many reports."),
+    Flag("--range", "range", bounds, "The lowest and the highest value of the metric: 0,1."),
+    Flag("--span", "span", int, "The most slots for one trial."),
+    Flag("--pack", "pack", int, "The most trials on one slot."),
+)
+
+# The options of `run` and `submit`, in the order of their help.
+STUDY_FLAGS = (
+    Flag("--deadline", "deadline", DURATION_TEXT, "End after this much active time."),
+    *_COMMON_FLAGS,
+    Flag("--generator", "generator", part, "The generator, which proposes configs."),
+    Flag("--slots", "slots", str, "GPUs, or cores on a machine without GPUs: 8, cpu:4, gpu:2."),
+    Flag("--trials", "trials", int, "The most trials to open."),
+    Flag("--slot-hours", "slot_hours", float, "End when this many slot-hours are used."),
+    Flag("--seed", "seed", int, "The seed of configs and training."),
+    Flag("--checkpoints", "checkpoints", str, "A shared folder or s3://bucket/prefix for them."),
+)
+
+# The options of `simulate`. `compare` has lists instead of some of them.
+SIMULATION_FLAGS = (
+    *_COMMON_FLAGS,
+    Flag("--generator", "generator", part, "The generator, for a synthetic workload."),
+    Flag("--curves", "curves", part, "The curve model, which forecasts for the policy."),
+    Flag("--slots", "slots", int, "Virtual slots."),
     Flag("--deadline", "deadline_s", duration, "End after this much simulated time."),
-    Flag("--slot-hours", "slot_seconds", hours, "End when so many hours of slots are used."),
-    Flag("--epochs", "epochs", int, "The last epoch of every trial; as recorded if not given."),
-    Flag("--trials", "trials", int, "At most so many; all of a trace, else 100, if not given."),
-    Flag("--seed", "seed", int, "Decides the order, failures and noise."),
+    Flag("--slot-hours", "slot_seconds", hours, "End when this many slot-hours are used."),
+    Flag("--epochs", "epochs", int, "The last epoch of every trial. [default: as recorded]"),
+    Flag("--trials", "trials", int, "The most trials. [default: all of a trace, else 100]"),
+    Flag("--seed", "seed", int, "The seed of order, failures and noise."),
     Flag("--order", "order", click.Choice(["shuffled", "file"]), "The order of a trace's runs."),
-    Flag("--share", "share", bool, "Train what trials have in common only once."),
-    Flag("--speedup", "speedup", str, "What width is worth: amdahl:0.95, table:1=1,2=1.87,…"),
-    Flag("--pack", "pack", int, "Trials that may share a slot."),
+    Flag("--share", "share", bool, "Train epochs that trials have in common once."),
+    Flag("--speedup", "speedup", str, "Speed by width: amdahl:0.95, table:1=1,2=1.87,…"),
     Flag("--interference", "interference", float, "Slow-down by each further trial on a slot."),
-    Flag("--span", "span", int, "Slots that a trial may hold."),
     Flag("--needs", "needs", str, "Slots by a hyperparameter: batch:257=2,513=4."),
-    Flag("--setup", "setup_s", duration, "Cost of a start; the trace's own if not given."),
+    Flag("--setup", "setup_s", duration, "Cost of a start. [default: the trace's own]"),
     Flag("--save", "save_s", duration, "Cost of a save; 0 is the trace's own, if any."),
-    Flag("--restore", "restore_s", duration, "Cost of loading one; 0 as above."),
-    Flag("--node-slots", "node_slots", int, "Slots of one node; all alike if not given."),
-    Flag("--fetch", "fetch_s", duration, "Cost of what another node has saved, with a restore."),
-    Flag("--forecast", "forecast_s", duration, "Time that a forecast takes, beside training."),
-    Flag("--save-every", "save_every_s", duration, "Save when the last save is so long ago."),
+    Flag("--restore", "restore_s", duration, "Cost of a restore; 0 is the trace's own, if any."),
+    Flag("--node-slots", "node_slots", int, "Slots of one node. [default: all slots are alike]"),
+    Flag("--fetch", "fetch_s", duration, "Extra cost of a checkpoint from another node."),
+    Flag("--forecast", "forecast_s", duration, "Time of a forecast, while trials train on."),
+    Flag("--save-every", "save_every_s", duration, "Save when the last save is this long ago."),
     Flag("--mean-life", "mean_life_s", duration, "Mean time until an attempt fails."),
     Flag("--retries", "retries", int, "Failures that a trial survives."),
     Flag("--capacity", "capacity", capacity, "Slots from certain times on: 600=2,20m=8."),
 )
 
-_COMPLETIONS: dict[str, Kind] = {
+_PARTS: dict[str, Kind] = {
     "policy": "policy",
     "generator": "generator",
     "allocator": "allocator",
@@ -257,35 +289,42 @@ _COMPLETIONS: dict[str, Kind] = {
 }
 
 
-def simulation_options(*, without: Sequence[str] = ()) -> Callable[[Command], Command]:
-    """Add an option for each field of Simulation but these; one not given is None, or False."""
+def add_study_flags(command: Command) -> Command:
+    """Add the options of a study; a command gets those not given as None."""
+    for flag in reversed(STUDY_FLAGS):
+        command = _add_flag(command, flag, flag.help)
+    return command
+
+
+def add_simulation_flags(*, without: Sequence[str] = ()) -> Callable[[Command], Command]:
+    """Add the options of a simulation but these; a command gets those not given as None or False.
+
+    The help names the defaults, but click does not apply them: they are in Simulation alone.
+    """
     defaults = {each.name: each.default for each in msgspec.structs.fields(Simulation)}
 
     def add(command: Command) -> Command:
-        for flag in reversed(FLAGS):
-            if flag.field in without:
-                continue
-            # Said here and not given to click: what the user did not write is left to the struct.
-            default = defaults[flag.field]
-            said = default is not None and default is not False and default != ()
-            shown = f"{default:g}" if isinstance(default, float) else default
-            text = f"{flag.help} [default: {shown}]" if said else flag.help
-            kind = _COMPLETIONS.get(flag.field)
-            # `is_flag=False` would make click take `-5` for an option rather than for a value.
-            value: dict[str, Any] = {"is_flag": True} if flag.type is bool else {"type": flag.type}
-            command = click.option(
-                flag.name,
-                flag.field,
-                help=text,
-                shell_complete=complete_part(kind) if kind else None,
-                **value,
-            )(command)
+        for flag in reversed(SIMULATION_FLAGS):
+            if flag.field not in without:
+                default = defaults[flag.field]
+                hidden = default is None or default is False or default == ()
+                shown = f"{default:g}" if isinstance(default, float) else default
+                text = flag.help if hidden else f"{flag.help} [default: {shown}]"
+                command = _add_flag(command, flag, text)
         return command
 
     return add
 
 
-def simulation_with(options: dict[str, Any], source: str) -> Simulation:
+def _add_flag(command: Command, flag: Flag, text: str) -> Command:
+    kind = _PARTS.get(flag.field)
+    # `is_flag=False` would make click take `-5` for an option rather than for a value.
+    value: dict[str, Any] = {"is_flag": True} if flag.type is bool else {"type": flag.type}
+    complete = complete_part(kind) if kind else None
+    return click.option(flag.name, flag.field, help=text, shell_complete=complete, **value)(command)
+
+
+def make_simulation(options: dict[str, Any], source: str) -> Simulation:
     """Return the simulation that these options describe."""
     given = {field: value for field, value in options.items() if value is not None}
     return Simulation(source=source, **given)
@@ -301,10 +340,10 @@ store_option = click.option(
     "--store",
     metavar="URL",
     default=STORE.read,
-    help=f"Where studies are kept. [default: ${STORE.name}, else {STORE.default}]",
+    help=f"The store of the study. [default: ${STORE.name}, else {STORE.default}]",
 )
 
 
-def flattened(lists: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
+def merge_lists(lists: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
     """Return the items of all lists, each once, in order."""
     return tuple(dict.fromkeys(item for items in lists for item in items))

@@ -1,7 +1,6 @@
-"""`paceline forecast`: one curve and its futures.
+"""`paceline forecast`: forecast one learning curve of a trace or of a study.
 
-Knows whether a curve is a trace's or a study's, and how a fan is written in text. Does not know how
-anything is forecast.
+Knows how a forecast is printed as text. Does not know how it is made.
 """
 
 from __future__ import annotations
@@ -12,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from paceline.analysis.story import span
-from paceline.api.curve_forecast import fan_of, known_of_study, known_of_trace
-from paceline.api.options import DEFAULT_CURVES
-from paceline.api.stored import opened
+from paceline.api.curve_forecast import forecast_curve, read_study_curve, read_trace_curve
+from paceline.api.options import SearchOptions
+from paceline.api.stored import open_existing
 from paceline.cli.flags import bounds, complete_part, duration, json_option, part, store_option
+from paceline.cli.report import require_plotly
 from paceline.core.errors import SpecError
+from paceline.core.text import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from paceline.analysis.forecast_fan import Fan
 
-CURVES = DEFAULT_CURVES
+CURVES = str(SearchOptions().curves)
 # Characters for the widest interval.
 _WIDTH = 41
 
@@ -32,7 +32,7 @@ _WIDTH = 41
 @click.command()
 @click.argument("source", metavar="TRACE|STUDY")
 @click.argument("trial", type=int)
-@click.option("--at", type=int, help="The last epoch seen. [default: all; half of a trace's run]")
+@click.option("--at", type=int, help="The last known epoch. [default: all; half of a trace's run]")
 @click.option(
     "--curves",
     type=part,
@@ -46,9 +46,14 @@ _WIDTH = 41
     "--range",
     "within",
     type=bounds,
-    help="The least and greatest value the metric can have: 0,1. [default: the study's own]",
+    help="The lowest and the highest value of the metric: 0,1. [default: the study's own]",
 )
-@click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE", help="Draw it as HTML.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write a figure to this HTML file.",
+)
 @store_option
 @json_option
 def forecast(
@@ -58,64 +63,68 @@ def forecast(
     plot: str | None,
     store: str,
     as_json: bool,
-    **asked: Any,  # noqa: ANN401 - a curve model, a target, a deadline and a range
+    **options: Any,  # noqa: ANN401 - a curve model, a target, a deadline and a range
 ) -> None:
-    """Show where a curve may go, and its chance to reach the target.
+    """Forecast a learning curve, and its chance to reach the target.
 
-    Of a recorded run the first half is taken as seen, so that what came can be compared.
+    Of a recorded run the first half counts as known, so that the forecast can be compared with the
+    rest.
     """
-    if Path(source).is_file():
-        known = known_of_trace(source, trial, at)
-    else:
-        with opened(store) as kept:
-            known = known_of_study(kept.read(source), trial, at)
-    asked["left_s"] = asked.pop("deadline")
-    fan = fan_of(known, **asked)
     if plot is not None:
-        from paceline.plots.fan_figure import fan_page  # plotly takes longer than most commands
+        require_plotly()
+    if Path(source).is_file():
+        known = read_trace_curve(source, trial, at)
+    else:
+        with open_existing(store) as stored:
+            known = read_study_curve(stored.read(source), trial, at)
+    options["left_s"] = options.pop("deadline")
+    fan = forecast_curve(known, **options)
+    if plot is not None:
+        # Imported here: plotly takes longer to import than most commands run.
+        from paceline.plots.fan_figure import render_fan_page
 
         try:
-            Path(plot).write_text(fan_page(fan, known.later), encoding="utf-8")
+            Path(plot).write_text(render_fan_page(fan, known.later), encoding="utf-8")
         except OSError as error:
             raise SpecError(f"{plot} cannot be written: {error.strerror or error}.") from None
     if as_json:
         click.echo(msgspec.json.encode(fan))
         return
-    for line in _lines(fan):
+    for line in _format_fan(fan):
         click.echo(line)
     if plot is not None:
         click.echo(plot)
 
 
-def _lines(fan: Fan) -> Iterator[str]:
+def _format_fan(fan: Fan) -> Iterator[str]:
     value = fan.values[-1]
     now = "no number" if value is None else f"{value:.5g}"
     yield f"{fan.metric} of trial {fan.trial} after epoch {fan.epoch} of {fan.epochs}: {now}"
-    yield f"{'epoch':>6}  {'median':>10}  {'4 of 5 futures lie in':<25}"
+    yield f"{'epoch':>6}  {'median':>10}  {'80 % interval':<25}"
     low = min(row.low_95 for row in fan.rows)
     high = max(row.high_95 for row in fan.rows)
     step = max(1, len(fan.rows) // 10)
     for row in fan.rows[::-1][::step][::-1]:
         bounds = f"{row.low_80:.5g} to {row.high_80:.5g}"
-        places = (row.low_95, row.low_80, row.median, row.high_80, row.high_95)
-        picture = _picture([_place(each, low, high) for each in places])
-        yield f"{row.epoch:>6}  {row.median:>10.5g}  {bounds:<25}  {picture}".rstrip()
+        values = (row.low_95, row.low_80, row.median, row.high_80, row.high_95)
+        bar = _draw_bar([_find_column(value, low, high) for value in values])
+        yield f"{row.epoch:>6}  {row.median:>10.5g}  {bounds:<25}  {bar}".rstrip()
     if fan.chance is not None:
-        when = fan.expected_s if fan.chance >= 0.0005 else None  # nobody waits for what is 0.0 %
-        within = "" if fan.deadline_s is None else f", in {span(fan.deadline_s)}"
+        when = fan.expected_s if fan.chance >= 0.0005 else None  # 0.0 % as printed
+        within = "" if fan.deadline_s is None else f", in {format_duration(fan.deadline_s)}"
         yield (
             f"chance to reach {fan.target:g} by epoch {fan.by_epoch}{within}: {fan.chance:.1%}"
-            + ("" if when is None else f"; if so, in about {span(when)}")
+            + ("" if when is None else f"; if so, in about {format_duration(when)}")
         )
 
 
-def _place(value: float, low: float, high: float) -> int:
+def _find_column(value: float, low: float, high: float) -> int:
     return round((value - low) / (high - low) * (_WIDTH - 1)) if high > low else _WIDTH // 2
 
 
-def _picture(places: list[int]) -> str:
-    """Draw the intervals: dots for 95 %, a line for 80 %, a knob for the median."""
-    outer_low, low, median, high, outer_high = places
+def _draw_bar(columns: list[int]) -> str:
+    """Draw the intervals: dots for 95 %, a line for 80 %, a circle for the median."""
+    outer_low, low, median, high, outer_high = columns
     cells = [" "] * _WIDTH
     cells[outer_low : outer_high + 1] = "·" * (outer_high + 1 - outer_low)
     cells[low : high + 1] = "─" * (high + 1 - low)

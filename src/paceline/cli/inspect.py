@@ -1,6 +1,6 @@
-"""Commands on studies that are kept: ls, show, best, story, replay, export.
+"""Commands that read stored studies: ls, show, best, story, tree, replay, export, checkpoints.
 
-Knows what each prints and its exit code. Reads logs; writes nothing but the trace it was asked for.
+Knows what each command prints and its exit code. Does not know how a log is read or summed up.
 """
 
 from __future__ import annotations
@@ -12,15 +12,25 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from paceline.analysis.sharing import settings_said, sharing_of, trials_said
-from paceline.analysis.story import size, span, study_story, trial_story
-from paceline.analysis.summary import best_of, row_of
-from paceline.api.stored import StudyList, folded, looked_after, opened, page_of, replayed
-from paceline.api.stored import export as write_export
+from paceline.analysis.sharing import describe_changes, measure_sharing
+from paceline.analysis.story import narrate_study, narrate_trial
+from paceline.analysis.summary import find_best, make_study_row
+from paceline.api.stored import (
+    StudyList,
+    export_trace,
+    fold_log,
+    inspect_checkpoints,
+    make_page,
+    open_existing,
+    replay_log,
+)
 from paceline.cli.flags import json_option, store_option, study_argument
-from paceline.cli.progress import Bar
+from paceline.cli.progress import ProgressBar
+from paceline.cli.report import require_plotly
 from paceline.core.errors import SpecError
-from paceline.store import shown
+from paceline.core.events import LOGIC
+from paceline.core.text import format_bytes, format_count, format_duration, format_numbers
+from paceline.store import hide_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,15 +42,15 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Step
 
 
-# Trials that `show` lists where nobody says how many.
+# Trials that `show` lists without --limit.
 SHOWN = 20
 
 
 @contextmanager
-def _log(store: str, study: str) -> Iterator[Iterator[Step]]:
-    """Give a study's log, step by step."""
-    with opened(store) as kept, Bar(f"reading {study}") as bar:
-        yield bar.counted(kept.read(study))
+def _open_log(store: str, study: str) -> Iterator[Iterator[Step]]:
+    """Open a study's log: yield its steps, with a progress bar."""
+    with open_existing(store) as stored, ProgressBar(f"reading {study}") as bar:
+        yield bar.track(stored.read(study))
 
 
 @click.command()
@@ -48,17 +58,18 @@ def _log(store: str, study: str) -> Iterator[Iterator[Step]]:
 @json_option
 def ls(store: str, as_json: bool) -> None:
     """List the studies of a store, oldest first."""
-    with opened(store) as kept:
+    with open_existing(store) as stored:
         rows = []
-        for name in kept.studies():
-            with Bar(f"reading {name}") as bar:
-                rows.append(row_of(folded(bar.counted(kept.read(name)))))
+        for name in stored.studies():
+            with ProgressBar(f"reading {name}") as bar:
+                rows.append(make_study_row(fold_log(bar.track(stored.read(name)))))
     if as_json:
-        click.echo(msgspec.json.encode(StudyList(store=shown(store), studies=rows)))
+        click.echo(msgspec.json.encode(StudyList(store=hide_password(store), studies=rows)))
         return
     from paceline.cli import tables
 
-    tables.show(tables.listed(rows) if rows else f"{shown(store)} holds no study yet.")
+    empty = f"{hide_password(store)} has no studies yet."
+    tables.show(tables.render_study_list(rows) if rows else empty)
 
 
 @click.command()
@@ -72,14 +83,14 @@ def ls(store: str, as_json: bool) -> None:
 @json_option
 def show(study: str, limit: int | None, store: str, as_json: bool) -> None:
     """Show a study and its trials, best first."""
-    with _log(store, study) as steps:
-        state = folded(steps)
+    with _open_log(store, study) as steps:
+        state = fold_log(steps)
     if as_json:
-        click.echo(msgspec.json.encode(page_of(state, limit)))
+        click.echo(msgspec.json.encode(make_page(state, limit)))
         return
     from paceline.cli import tables
 
-    tables.show(tables.paged(page_of(state, SHOWN if limit is None else limit)))
+    tables.show(tables.render_study(make_page(state, SHOWN if limit is None else limit)))
 
 
 @click.command()
@@ -88,8 +99,8 @@ def show(study: str, limit: int | None, store: str, as_json: bool) -> None:
 @json_option
 def best(study: str, store: str, as_json: bool) -> int:
     """Show the best config a study has found."""
-    with _log(store, study) as steps:
-        found = best_of(folded(steps))
+    with _open_log(store, study) as steps:
+        found = find_best(fold_log(steps))
     if found is None:
         click.echo(f"paceline: study {study!r} has not reported a number yet.", err=True)
         return 1
@@ -98,7 +109,7 @@ def best(study: str, store: str, as_json: bool) -> int:
     else:
         from paceline.cli import tables
 
-        tables.show(tables.found(found))
+        tables.show(tables.render_best(found))
     return 0
 
 
@@ -108,9 +119,8 @@ def best(study: str, store: str, as_json: bool) -> int:
 @store_option
 def story(study: str, trial: int | None, store: str) -> None:
     """Tell what happened to a study, or to one trial."""
-    with _log(store, study) as steps:
-        told = study_story(steps) if trial is None else trial_story(steps, trial)
-        sentences = list(told)
+    with _open_log(store, study) as steps:
+        sentences = list(narrate_study(steps) if trial is None else narrate_trial(steps, trial))
     for sentence in sentences:
         click.echo(sentence)
 
@@ -122,17 +132,19 @@ def replay(study: str, store: str) -> int:
     """Check that a study's log leads to the same decisions.
 
     Decides every event of the log again. Prints the first difference and exits with 1 if there is
-    one.
+    one, unless another version of the decision logic wrote the log.
     """
-    with _log(store, study) as steps:
-        found = replayed(steps)
+    with _open_log(store, study) as steps:
+        found = replay_log(steps)
     if found.difference is None:
         click.echo(f"identical: {found.decisions} decisions in {found.steps} steps")
         return 0
     from paceline.cli import tables
 
-    tables.show(tables.different(found.difference))
-    return 1
+    if found.is_expected:
+        click.echo(f"decided by logic version {found.logic}; this release has {LOGIC}")
+    tables.show(tables.render_difference(found.difference, found.spec))
+    return 0 if found.is_expected else 1
 
 
 @click.command()
@@ -144,10 +156,10 @@ def export(study: str, trace: str, force: bool, store: str) -> None:
     """Write a study's curves as a trace file.
 
     Each trial becomes one run, with its times as they were measured. Trials without a report are
-    left out; of trials with the same config, the one that got furthest is kept.
+    left out; of trials with the same config, the one with the most epochs is kept.
     """
-    with _log(store, study) as steps:
-        written = write_export(steps, trace, force=force)
+    with _open_log(store, study) as steps:
+        written = export_trace(steps, trace, force=force)
     left = [
         f"{count} {what}"
         for count, what in (
@@ -159,7 +171,7 @@ def export(study: str, trace: str, force: bool, store: str) -> None:
     click.echo(f"{trace}: {written.runs} runs" + (f"; left out: {', '.join(left)}" if left else ""))
 
 
-# Nodes that are shown where nobody says how many.
+# Nodes that `tree` shows without --limit.
 NODES_SHOWN = 60
 
 
@@ -170,141 +182,146 @@ NODES_SHOWN = 60
     type=click.IntRange(min=0),
     help=f"Nodes to show. [default: {NODES_SHOWN} as text, all in JSON]",
 )
-@click.option("--plot", metavar="FILE", help="Draw it as HTML.")
+@click.option("--plot", metavar="FILE", help="Write a figure to this HTML file.")
 @store_option
 @json_option
 def tree(study: str, limit: int | None, plot: str | None, store: str, as_json: bool) -> None:
-    """Show what a study's trials share.
+    """Show which epochs a study's trials share.
 
-    Each line is a run of epochs that all its trials have in common, with what is different from the
-    line it hangs on; beneath it hang those into which its trials part. --plot draws each as a bar
-    over its epochs, darker the more trials share it.
+    Each line is a node of the prefix tree: epochs that its trials have in common, and the settings
+    that differ from its parent. Its children are below it. --plot draws each node as a bar over its
+    epochs, darker the more trials share it.
     """
-    with opened(store) as kept, Bar(f"reading {study}") as bar:
-        steps = bar.counted(kept.read(study))
-        found = sharing_of(steps) if plot is None else _plotted(steps, plot)
+    if plot is not None:
+        require_plotly()
+    with open_existing(store) as stored, ProgressBar(f"reading {study}") as bar:
+        steps = bar.track(stored.read(study))
+        found = measure_sharing(steps) if plot is None else _draw_tree(steps, plot)
     if as_json:
         shown = msgspec.structs.replace(found, nodes=found.nodes[:limit])
         click.echo(msgspec.json.encode(shown))
         return
     from paceline.cli import tables
 
-    tables.show(*_drawn(found, NODES_SHOWN if limit is None else limit))
+    tables.show(*_render_tree(found, NODES_SHOWN if limit is None else limit))
     if plot is not None:
         click.echo(plot)
 
 
-def _plotted(steps: Iterable[Step], path: str) -> Sharing:
-    from paceline.analysis.timeline import chronicle_of
-    from paceline.plots.tree_figure import tree_page  # plotly takes longer than most commands
+def _draw_tree(steps: Iterable[Step], path: str) -> Sharing:
+    from paceline.analysis.timeline import build_timeline
 
-    chronicle = chronicle_of(steps)
+    # Imported here: plotly takes longer to import than most commands run.
+    from paceline.plots.tree_figure import render_tree_page
+
+    timeline = build_timeline(steps)
     try:
-        Path(path).write_text(tree_page(chronicle), encoding="utf-8")
+        Path(path).write_text(render_tree_page(timeline), encoding="utf-8")
     except OSError as error:
         raise SpecError(f"{path} cannot be written: {error.strerror or error}.") from None
-    return chronicle.sharing
+    return timeline.sharing
 
 
-def _drawn(found: Sharing, limit: int) -> Iterable[RenderableType]:
+def _render_tree(found: Sharing, limit: int) -> Iterable[RenderableType]:
     from paceline.cli import tables
 
-    yield tables.panel(found.study, _figures(found))
+    yield tables.make_panel(found.study, _summarize_sharing(found))
     if not found.share:
-        yield "Nothing is shared in this study: every trial trains alone."
+        yield "This study shares nothing: every trial trains alone."
     from rich.text import Text
     from rich.tree import Tree
 
     top = Tree("", hide_root=True)
-    drawn: dict[int | None, Tree] = {None: top}
+    branches: dict[int | None, Tree] = {None: top}
     for row in found.nodes[:limit]:
-        drawn[row.node] = drawn[row.parent].add(Text(_line(row)))
+        branches[row.node] = branches[row.parent].add(Text(_format_node(row)))
     if top.children:
         yield top
-    hidden = len(found.nodes) - len(drawn) + 1
+    hidden = len(found.nodes) - len(branches) + 1
     if hidden:
-        yield f"and {hidden} more: --limit shows them."
+        yield f"and {hidden} more: show them with --limit."
 
 
-def _figures(found: Sharing) -> dict[str, str]:
+def _summarize_sharing(found: Sharing) -> dict[str, str]:
     saved = (
-        f"{_count(found.epochs_saved, 'epoch')}, {span(found.seconds_saved)} of training, "
+        f"{format_count(found.epochs_saved, 'epoch')}, "
+        f"{format_duration(found.seconds_saved)} of training, "
         f"{found.slot_seconds_saved / 3600:.3g} slot-hours"
     )
-    limit = "nothing was asked for yet"
+    limit = "no epochs were requested yet"
     if found.merge_rate is not None and found.merge_rate_whole is not None:
         limit = (
-            f"{found.merge_rate:.3g}x for what was asked for ({found.epochs_needed} different), "
-            f"{found.merge_rate_whole:.3g}x if all trials went to their last epoch"
+            f"{found.merge_rate:.3g}x for the requested epochs ({found.epochs_needed} different), "
+            f"{found.merge_rate_whole:.3g}x if all trials train to their last epoch"
         )
+    trials = format_count(found.trials, "trial")
     return {
-        "asked for": f"{_count(found.epochs_asked, 'epoch')} by {_count(found.trials, 'trial')}",
-        "trained": _count(found.epochs_trained, "epoch"),
+        "requested": f"{format_count(found.epochs_asked, 'epoch')} by {trials}",
+        "trained": format_count(found.epochs_trained, "epoch"),
         **({"plan": found.plan} if found.plan else {}),
-        **({"taken over": _taken(found)} if found.adopted else {}),
+        **({"reused": _describe_reuse(found)} if found.adopted else {}),
         "saved": saved if found.epochs_saved > 0 else "nothing",
-        "at most": limit,
+        "possible": limit,
     }
 
 
-def _taken(found: Sharing) -> str:
+def _describe_reuse(found: Sharing) -> str:
     studies = [f"study {name!r}" for name in found.adopted]
-    return f"{_count(found.epochs_adopted, 'different epoch')} from {' and '.join(studies)}"
+    return f"{format_count(found.epochs_adopted, 'different epoch')} from {' and '.join(studies)}"
 
 
-def _line(row: NodeRow) -> str:
+def _format_node(row: NodeRow) -> str:
     length = row.last - row.first + 1
     done = "" if row.epochs_known == length else f", {row.epochs_known} of {length} known"
     where = f"epoch {row.first}" if length == 1 else f"epochs {row.first}-{row.last}"
-    return f"{where}: {settings_said(row.changes)}; {trials_said(row.trials)}{done}"
+    return f"{where}: {describe_changes(row.changes)}; {format_numbers('trial', row.trials)}{done}"
 
 
 @click.command()
 @study_argument
-@click.option("--dry-run", is_flag=True, help="Delete nothing: say what would go.")
+@click.option(
+    "--dry-run", is_flag=True, help="Delete nothing: list the files that would be deleted."
+)
 @store_option
 @json_option
 def checkpoints(study: str, dry_run: bool, store: str, as_json: bool) -> None:
-    """List a study's checkpoints, and delete what lies among them unnamed.
+    """List a study's checkpoints, and delete files that its log does not name.
 
-    A study collects its own checkpoints: each is kept while a paused trial, a trial that may come
-    or the best need it. What a crash has left behind, which no log names, goes here.
+    A study deletes its own checkpoints: each one stays while a paused trial, a later trial or the
+    best trial needs it. This command deletes the files that a crash has left.
     """
-    with opened(store) as kept, Bar(f"reading {study}") as bar:
-        found = looked_after(kept, store, bar.counted(kept.read(study)), collect=not dry_run)
+    with open_existing(store) as stored, ProgressBar(f"reading {study}") as bar:
+        found = inspect_checkpoints(
+            stored, store, bar.track(stored.read(study)), collect=not dry_run
+        )
     if as_json:
         click.echo(msgspec.json.encode(found))
         return
     from paceline.cli import tables
 
     if found.checkpoints:
-        tables.show(tables.stocked(found))
-    for line in _lines(found):
+        tables.show(tables.render_checkpoints(found))
+    for line in _describe_checkpoints(found):
         click.echo(line)
 
 
-def _lines(found: CheckpointPage) -> list[str]:
-    """Return what there is in sentences."""
+def _describe_checkpoints(found: CheckpointPage) -> list[str]:
     if found.place is None:
-        return [f"study {found.study!r} was simulated, and has no checkpoints."]
+        return [f"study {found.study!r} was simulated: it has no checkpoints."]
     count = len(found.checkpoints)
-    lines = [f"{_count(count, 'checkpoint')}, {size(found.bytes)} in {found.place}"]
+    lines = [f"{format_count(count, 'checkpoint')}, {format_bytes(found.bytes)} in {found.place}"]
     if found.missing:
         lines.append(
-            f"{_count(found.missing, 'more is', 'more are')} named in the log and not there: "
-            "whoever needs one starts from an earlier one, or over."
+            f"{format_count(found.missing, 'more is', 'more are')} in the log, but missing: "
+            "a trial that needs one starts from an earlier checkpoint, or from the beginning."
         )
     if found.strays:
-        did = "deleted" if found.collected else "would go"
+        action = "deleted" if found.collected else "would delete"
         lines.append(
-            f"{did}: {_count(len(found.strays), 'file')} that no log names, "
-            f"{size(found.stray_bytes)}"
+            f"{action}: {format_count(len(found.strays), 'file')} that the log does not name, "
+            f"{format_bytes(found.stray_bytes)}"
         )
-        lines += [f"  {stray.name}  {size(stray.bytes)}" for stray in found.strays]
+        lines += [f"  {stray.name}  {format_bytes(stray.bytes)}" for stray in found.strays]
     else:
-        lines.append("nothing lies around: there is nothing to delete.")
+        lines.append("the log names all files: there is nothing to delete.")
     return lines
-
-
-def _count(number: int, what: str, several: str = "") -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {several or what + 's'}"

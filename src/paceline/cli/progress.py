@@ -1,7 +1,7 @@
-"""A bar on standard error for whatever takes longer than a second, where somebody looks.
+"""A progress bar on standard error for commands that take longer than a second.
 
-Knows when to appear and how far a study is. Writes nothing where standard error is no terminal,
-and nothing at all for what is quick.
+Decides when the bar appears and how far a study is; rich draws it. Writes nothing if standard error
+is not a terminal.
 """
 
 from __future__ import annotations
@@ -12,23 +12,22 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
 
     from rich.console import Console
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
     from paceline.machine.state import StudyState
 
 T = TypeVar("T")
 
-# What is over sooner is not worth a flicker.
-PATIENCE_S = 1.0
-# As often as an eye can follow; a simulation makes ten thousand steps in this time.
+# Seconds before the bar appears.
+DELAY_S = 1.0
+# Seconds between two updates; a simulation makes ten thousand steps in this time.
 EVERY_S = 0.1
 
 
-class Bar:
-    """Shows how far something is, from one second after it began until it ends."""
+class ProgressBar:
+    """A bar that appears one second after its start and disappears at its end."""
 
     def __init__(
         self,
@@ -40,60 +39,46 @@ class Bar:
         self._label = label
         self._console = console
         self._clock = clock
-        # Whether anybody would see it.
-        self.wanted = sys.stderr.isatty() if console is None else console.is_terminal
-        self._next = clock() + PATIENCE_S
-        self._shown: tuple[Progress, TaskID] | None = None
+        self._is_on_terminal = sys.stderr.isatty() if console is None else console.is_terminal
+        self._next = clock() + DELAY_S
+        self._progress: Progress | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._shown is not None:
-            self._shown[0].stop()
-            self._shown = None
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
 
-    def show(self, share: float | None, note: str) -> None:
-        """Say how far it is, from 0 to 1; None is not known. Said too often, it is not heard."""
-        if self._due():
-            self._draw(share, note)
+    def update(self, fraction: float | None, note: str) -> None:
+        """Show how far the work is, from 0 to 1, or None if unknown; most calls do nothing."""
+        if self._is_due():
+            self._draw(fraction, note)
 
-    def _draw(self, share: float | None, note: str) -> None:
-        progress, task = self._shown or self._appear()
-        if share is None:
-            progress.update(task, total=None, note=note)
-        else:
-            progress.update(task, total=1.0, completed=share, note=note)
-
-    def watch(self) -> Callable[[StudyState], None] | None:
-        """Return what a simulation may call after each step; None where nobody would see it."""
-        if not self.wanted:
+    def make_watcher(self) -> Callable[[StudyState], None] | None:
+        """Return what a simulation may call after each step; None if the bar is never shown."""
+        if not self._is_on_terminal:
             return None
 
         def watch(state: StudyState) -> None:
             # Asked before anything is counted: it is called for every step.
-            if self._due():
+            if self._is_due():
                 note = f"{len(state.trials)} trials, {state.reports} reports"
-                self._draw(share_done(state), note)
+                self._draw(estimate_progress(state), note)
 
         return watch
 
-    def counted(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items, and say how many there were so far."""
-        if not self.wanted:
+    def track(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items, and show how many there were so far."""
+        if not self._is_on_terminal:
             yield from items
             return
         for number, item in enumerate(items, 1):
             yield item
-            self.show(None, f"{number} steps")
+            self.update(None, f"{number} steps")
 
-    def _due(self) -> bool:
-        if not self.wanted:
+    def _is_due(self) -> bool:
+        if not self._is_on_terminal:
             return False
         now = self._clock()
         if now < self._next:
@@ -101,7 +86,15 @@ class Bar:
         self._next = now + EVERY_S
         return True
 
-    def _appear(self) -> tuple[Progress, TaskID]:
+    def _draw(self, fraction: float | None, note: str) -> None:
+        if self._progress is None:
+            self._progress = self._start()
+        (task,) = self._progress.task_ids
+        total = None if fraction is None else 1.0
+        self._progress.update(task, total=total, completed=fraction or 0.0, note=note)
+
+    def _start(self) -> Progress:
+        # Imported here: rich takes longer to import than most commands take.
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
@@ -112,13 +105,13 @@ class Bar:
             console=self._console or Console(stderr=True),
             transient=True,
         )
-        self._shown = progress, progress.add_task(self._label, total=1.0, note="")
+        progress.add_task(self._label, total=1.0, note="")
         progress.start()
-        return self._shown
+        return progress
 
 
-def share_done(state: StudyState) -> float:
-    """Return how far a study is: as far as the limit that is nearest to ending it."""
+def estimate_progress(state: StudyState) -> float:
+    """Return how far a study is, from 0 to 1, towards the limit that is nearest to ending it."""
     spec = state.spec
     shares = [0.0]
     if spec.budget.deadline_s is not None:

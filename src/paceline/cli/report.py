@@ -1,24 +1,24 @@
-"""`paceline report`: a study as one HTML page.
+"""`paceline report`: write a study as one HTML page.
 
-Knows where the page goes, and how a simulation is written as a command line. Does not know what is
-on the page.
+Knows the page's file name, and the command line of a simulation. Does not know what is on the page.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from paceline.api.simulation import Simulation, simulation_of
-from paceline.api.stored import opened
-from paceline.cli.flags import FLAGS, bounds, hours, store_option, study_argument
-from paceline.cli.progress import Bar
+from paceline.api.simulation import Simulation, read_simulation
+from paceline.api.stored import open_existing
+from paceline.cli.flags import SIMULATION_FLAGS, bounds, hours, store_option, study_argument
+from paceline.cli.progress import ProgressBar
 from paceline.core.errors import PacelineError
-from paceline.store import shown
+from paceline.store import hide_password
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,27 +33,39 @@ if TYPE_CHECKING:
     "--out",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Where to write it; a file that is there is replaced. [default: STUDY.html]",
+    help="The file to write or replace. [default: STUDY.html]",
 )
 @store_option
 def report(study: str, out: str | None, store: str) -> None:
-    """Write a study as one HTML page, with figures.
+    """Write a report: one HTML page with figures.
 
-    The page needs a browser and no network. A study that still runs is shown as far as it got.
+    The page works offline. A report of a running study shows its state so far.
     """
-    with opened(store) as kept, Bar(f"reading {study}") as bar:
-        steps = list(bar.counted(kept.read(study)))
-    from paceline.plots.report.page import write_report  # plotly takes longer than most commands
+    require_plotly()
+    with open_existing(store) as stored, ProgressBar(f"reading {study}") as bar:
+        steps = list(bar.track(stored.read(study)))
+    # Imported here: plotly takes longer to import than most commands run.
+    from paceline.plots.report.page import write_report
 
-    path = out or file_name(study)
-    write_report(steps, path, store=shown(store), again=simulate_command(steps))
+    path = out or report_file_name(study)
+    write_report(steps, path, store=hide_password(store), again=simulate_command(steps))
     click.echo(path)
 
 
-def file_name(study: str) -> str:
-    """Return the name of a study's page, in this folder whatever the study is called.
+def require_plotly() -> None:
+    """Raise an error if plotly is not installed, before work is done that ends in a figure."""
+    import paceline.plots  # noqa: F401
 
-    >>> file_name("digits"), file_name("../a b"), file_name("..")
+
+def has_plotly() -> bool:
+    """Say whether plotly, which is optional, is installed."""
+    return find_spec("plotly") is not None
+
+
+def report_file_name(study: str) -> str:
+    """Return the file name of a study's report: always a file of the current folder.
+
+    >>> report_file_name("digits"), report_file_name("../a b"), report_file_name("..")
     ('digits.html', 'a-b.html', 'study.html')
     """
     plain = re.sub(r"[^\w.-]+", "-", study).strip(".-")
@@ -61,21 +73,21 @@ def file_name(study: str) -> str:
 
 
 def simulate_command(steps: Sequence[Step]) -> str | None:
-    """Return the command that simulates a study again; None where it was not simulated."""
+    """Return the command that simulates a study again; None if it was not simulated."""
     try:
-        simulation = simulation_of(steps)
+        simulation = read_simulation(steps)
     except PacelineError:
-        return None  # a real one, or written by another version: what it meant is not ours to guess
+        return None  # it trains, or another version of Paceline wrote the log
     words = ["paceline", "simulate", simulation.source]
     defaults = {field.name: field.default for field in msgspec.structs.fields(Simulation)}
-    for flag in FLAGS:
+    for flag in SIMULATION_FLAGS:
         value = getattr(simulation, flag.field)
         if value != defaults[flag.field]:
-            words += _option(flag, value)
+            words += _format_flag(flag, value)
     return shlex.join(words)
 
 
-def _option(flag: Flag, value: object) -> list[str]:
+def _format_flag(flag: Flag, value: object) -> list[str]:
     if value is True:
         return [flag.name]
     if flag.type is hours and isinstance(value, float | int):

@@ -1,6 +1,6 @@
-"""`paceline simulate`: one study on virtual slots.
+"""`paceline simulate`: simulate one study on virtual slots.
 
-Knows where the log goes and when a study has failed. Does not know how anything is simulated.
+Knows where the log goes and when a study has failed. Does not know how a study is simulated.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from paceline.api.stored import NewStudy
+from paceline.api.stored import NewStudyLog
 from paceline.cli.flags import (
     STORE,
+    add_simulation_flags,
     json_option,
-    simulation_options,
-    simulation_with,
+    make_simulation,
     source_argument,
 )
-from paceline.cli.progress import Bar
+from paceline.cli.progress import ProgressBar
 from paceline.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -27,52 +27,53 @@ if TYPE_CHECKING:
 
 @click.command()
 @source_argument
-@simulation_options()
+@add_simulation_flags()
 @click.option(
     "--store",
     metavar="URL",
-    help=f"Keep the log there. [default: nowhere; with --name, ${STORE.name} or {STORE.default}]",
+    help="Write the log to this store. "
+    f"[default: none; with --name, ${STORE.name} or {STORE.default}]",
 )
-@click.option("--name", help="Keep the log under this name. [default: made of source and policy]")
+@click.option("--name", help="Write the log under this name. [default: source and policy]")
 @json_option
 def simulate(
     source: str,
     store: str | None,
     name: str | None,
     as_json: bool,
-    **options: Any,  # noqa: ANN401 - the fields of Simulation, whatever they are
+    **options: Any,  # noqa: ANN401 - fields of Simulation
 ) -> int:
     """Simulate one study on virtual slots.
 
-    SOURCE is a trace file, one that comes with the package (cifar10_cnn14, fashion_stages), or a
-    synthetic workload: toy, toy:epochs=50, families:noise=0.02.
+    SOURCE is a trace file, a bundled trace (cifar10_cnn14, fashion_stages), or a synthetic
+    workload: toy, toy:epochs=50, families:noise=0.02.
 
-    The study ends at the target, at the deadline, or when every trial has ended. Durations are
-    written 90, 90s, 10m, 1h30m or 2d. Nothing is written unless --store or --name is given.
+    The study ends at the target, at the deadline, or when every trial has ended. Write durations as
+    90, 90s, 10m, 1h30m or 2d. Without --store and --name no log is written.
     """
-    simulation = simulation_with(options, source)
+    simulation = make_simulation(options, source)
     if name == "":
         raise SpecError("--name is empty: give the study a name, or leave it out.")
     if not store and name is None:
-        with Bar("simulating") as bar:
-            return finish(simulation.run(watch=bar.watch()), as_json)
-    keeper = NewStudy(store or STORE.read())
+        with ProgressBar("simulating") as bar:
+            return finish(simulation.run(watch=bar.make_watcher()), as_json)
+    log = NewStudyLog(store or STORE.read())
     try:
-        with Bar("simulating") as bar:
-            result = simulation.run(name=name, remember=keeper.remember, watch=bar.watch())
+        with ProgressBar("simulating") as bar:
+            result = simulation.run(name=name, remember=log.remember, watch=bar.make_watcher())
     finally:
-        # After an interrupt too: what was simulated so far can be resumed.
-        keeper.close()
+        # After Ctrl-C too, so that the simulation can be resumed.
+        log.close()
     return finish(result, as_json)
 
 
 def finish(result: SimResult, as_json: bool) -> int:
-    """Show the result; the exit code says whether anything came of the study."""
+    """Print the result; return exit code 1 if the study stalled or all trials failed, else 0."""
     if as_json:
         click.echo(msgspec.json.encode(result))
     else:
         from paceline.cli import tables
 
-        tables.show(tables.simulated(result))
+        tables.show(tables.render_simulation(result))
     failed = result.trials_started > 0 and result.trials_failed == result.trials_started
     return 1 if failed or result.end == "stalled" else 0

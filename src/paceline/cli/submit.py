@@ -1,8 +1,7 @@
-"""`paceline submit`: a study file goes to a Ray cluster, and its driver with it.
+"""`paceline submit`: send a study file to a Ray cluster, where a detached driver runs it.
 
-Knows what the driver there is told, and how it runs the study: `python -m paceline.cli.submit
-ADDRESS`, where the study's folder is, with the order on standard input. How it is kept running is
-known elsewhere.
+Knows the driver's process on the cluster: `python -m paceline.cli.submit ADDRESS` in the study's
+folder, with a JSON object on standard input. Does not know how that process is kept running.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from paceline.cli.flags import STORE
-from paceline.cli.run import load_study, resume_command, study_options
+from paceline.cli.flags import STORE, add_study_flags
+from paceline.cli.run import load_study, resume_command
 from paceline.core.errors import PacelineError, SpecError, StudyRunning
-from paceline.engines.process.ray.config import Ray, ray_of
-from paceline.store import shown
+from paceline.engines.process.ray.config import Ray, parse_ray
+from paceline.store import hide_password
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,88 +31,89 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Step
     from paceline.machine.state import StudyState
 
-# How long a driver may take to let its study go.
-_LET_GO_S = 60.0
+# The time that an earlier driver of the study has to exit.
+_EXIT_S = 60.0
 
 
 @click.command()
 @click.argument("file", metavar="STUDY.PY", type=click.Path())
-@study_options
-@click.option("--address", help="Which Ray cluster. [default: the one this machine belongs to]")
-@click.option("--store", metavar="URL", help="Where the study is kept, as the cluster sees it.")
-@click.option("--name", help="What it is called. [default: the file's, else the file's name]")
+@add_study_flags
+@click.option("--address", help="The address of the Ray cluster. [default: this machine's cluster]")
+@click.option("--store", metavar="URL", help="The study's store, as the cluster reaches it.")
+@click.option("--name", help="The study's name. [default: the file's, else the name of the file]")
 def submit(
     file: str,
     address: str | None,
     store: str | None,
     name: str | None,
-    **options: Any,  # noqa: ANN401 - what a study takes
+    **options: Any,  # noqa: ANN401 - STUDY_FLAGS
 ) -> None:
-    """Run a study file on a Ray cluster, by itself.
+    """Run a study file on a Ray cluster, detached.
 
-    The file's folder is sent to the cluster, and a driver there runs the study to its end; where
-    the driver's node dies, it goes on on another. The store must be one that the cluster and this
-    machine both see. From anywhere else that does, `paceline show` and `paceline stop` reach it.
+    Sends the file's folder to the cluster, where a driver runs the study to its end; if the
+    driver's node fails, another node resumes it. The cluster and this machine must both reach the
+    store. Use `paceline show` and `paceline stop` from any machine that reaches it.
     """
-    from paceline.api.stored import refuse_known
-    from paceline.engines.process.ray.detached_driver import carried
+    from paceline.api.stored import refuse_existing
+    from paceline.engines.process.ray.detached_driver import start_detached_driver
 
     loaded = load_study(file)
-    url = store or loaded.options.get("store")
+    url = store or loaded.resolved.store
     if url is None:
         raise SpecError(
-            "a study that is submitted needs a store that the cluster sees: give --store URL, a "
-            "database or a file in a folder that all nodes share."
+            "a submitted study needs a store that the cluster reaches: give --store URL, a "
+            "database "
+            "or a file in a folder that all nodes share."
         )
-    name = name or loaded.options.get("name") or Path(file).stem
-    refuse_known(url, name, resume_command(url, name))
+    name = name or loaded.resolved.name or Path(file).stem
+    refuse_existing(url, name, resume_command(url, name))
     given = {field: value for field, value in options.items() if value is not None}
     slots = given.pop("slots", None)
-    cluster = _cluster(loaded, slots, address, str(Path(file).resolve().parent))
-    told = {
+    cluster = _choose_cluster(loaded, slots, address, str(Path(file).resolve().parent))
+    job = {
         "file": Path(file).name,
         "given": {**given, "name": name, "store": url},
         "gpus": cluster.gpus,
         "cpus": cluster.cpus,
         "runtime_env": cluster.runtime_env,
     }
-    carried(cluster, name, ["-m", "paceline.cli.submit"], json.dumps(told))
-    where = "" if url == STORE.read() else f" --store {shown(url)}"
+    start_detached_driver(cluster, name, ["-m", "paceline.cli.submit"], json.dumps(job))
+    where = "" if url == STORE.read() else f" --store {hide_password(url)}"
     click.echo(
-        f"study {name!r} runs on the cluster: `paceline show {name}{where}` tells how it goes, "
+        f"study {name!r} runs on the cluster: `paceline show {name}{where}` shows its state, "
         f"`paceline stop {name}{where}` ends it."
     )
 
 
-def _cluster(study: Study, slots: str | None, address: str | None, folder: str) -> Ray:
-    """Return the cluster that is meant, with the study's folder sent along."""
-    given = f"ray:{slots}" if slots else study.options.get("slots")
-    cluster = ray_of(given) or Ray()
-    sent = {"working_dir": folder, **(cluster.runtime_env or {})}
-    return replace(cluster, address=address or cluster.address, runtime_env=sent)
+def _choose_cluster(study: Study, slots: str | None, address: str | None, folder: str) -> Ray:
+    """Return the cluster of these options, with the study's folder as its working directory."""
+    given = f"ray:{slots}" if slots else study.resolved.slots
+    cluster = parse_ray(given) or Ray()
+    env = {"working_dir": folder, **(cluster.runtime_env or {})}
+    return replace(cluster, address=address or cluster.address, runtime_env=env)
 
 
-def drive(order: dict[str, Any], address: str) -> None:
-    """Run a study that was submitted, here on the cluster: from its beginning, or its log's end."""
-    from paceline.engines.process.ray.detached_driver import BEGUN
+def drive(job: dict[str, Any], address: str) -> None:
+    """Run a submitted study in this process on the cluster, or resume it."""
+    from paceline.engines.process.ray.detached_driver import STARTED
 
-    env = {**order["runtime_env"], "working_dir": os.getcwd()}
-    cluster = Ray(address=address, gpus=order["gpus"], cpus=order["cpus"], runtime_env=env)
-    study = load_study(order["file"]).but(**order["given"], slots=cluster)
-    said = False
+    env = {**job["runtime_env"], "working_dir": os.getcwd()}
+    cluster = Ray(address=address, gpus=job["gpus"], cpus=job["cpus"], runtime_env=env)
+    study = load_study(job["file"]).but(**job["given"], slots=cluster)
+    has_begun = False
 
     def watch(_: StudyState, steps: Sequence[Step]) -> None:
-        nonlocal said
-        if not said:
-            said = True
-            click.echo(f"{BEGUN} {study.spec.name}")
+        nonlocal has_begun
+        if not has_begun:
+            has_begun = True
+            click.echo(f"{STARTED} {study.spec.name}")
 
-    until = time.monotonic() + _LET_GO_S
+    until = time.monotonic() + _EXIT_S
     while True:
         try:
             study.run(watch)
         except StudyRunning:
-            # The driver that was here before: it is being ended, and this one goes on after it.
+            # An earlier driver of the study is exiting; resume after it.
             if time.monotonic() > until:
                 raise
             time.sleep(0.5)
@@ -121,17 +121,17 @@ def drive(order: dict[str, Any], address: str) -> None:
             return
 
 
-def _end_with_input() -> None:
-    """End in order when whoever keeps this process running is gone."""
+def _exit_with_input() -> None:
+    """Terminate this process in order when its standard input is closed."""
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":
-    order = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    job = json.loads(sys.stdin.readline())
+    threading.Thread(target=_exit_with_input, daemon=True).start()
     try:
-        drive(order, sys.argv[1])
+        drive(job, sys.argv[1])
     except PacelineError as error:
         click.echo(str(error))
         sys.exit(2)

@@ -1,6 +1,6 @@
-"""Steps as bytes and back: one JSON object a step, readable in a diff.
+"""JSON encoding of steps and commands: one object per step, readable in a diff.
 
-Knows the format's version. A log written by a newer version is refused, never guessed at.
+Refuses logs of a newer format version.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ encode_step = _encoder.encode
 
 
 def decode_step(body: bytes | str) -> Step:
-    """Return the step, or say what is wrong with it."""
+    """Decode a step. Raises LogError."""
     try:
         step = _steps.decode(body)
     except msgspec.MsgspecError as error:
@@ -30,12 +30,12 @@ def decode_step(body: bytes | str) -> Step:
 
 
 def encode_command(command: Command) -> bytes:
-    """Return the command as it lies in an inbox."""
+    """Encode a command for an inbox."""
     return _encoder.encode(command)
 
 
 def decode_command(body: bytes | str) -> Command:
-    """Return the command, or say what is wrong with it."""
+    """Decode a command. Raises LogError."""
     try:
         command: Command = _commands.decode(body)
     except msgspec.MsgspecError as error:
@@ -44,7 +44,7 @@ def decode_command(body: bytes | str) -> Command:
 
 
 def _complaint(body: bytes | str, error: Exception) -> str:
-    # A newer writer may have entries we do not know: say that, rather than what the decoder saw.
+    # A newer version may write unknown entries: report the version, not the decoder's error.
     try:
         number = msgspec.json.decode(body)["event"].get("format", 0)
     except (msgspec.MsgspecError, TypeError, KeyError, AttributeError):

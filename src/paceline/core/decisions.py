@@ -1,7 +1,7 @@
-"""Decisions: orders, in the imperative, each with its why.
+"""Decisions: orders, in the imperative, each with its reason (`why`).
 
-Knows what can be ordered. A decision is appended to the log together with the event that caused
-it, and carried out afterwards; carrying it out twice must do nothing more.
+A decision is appended to the log together with the event that caused
+it, and carried out afterwards; carrying it out twice must have no further effect.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from paceline.core.events import AnyEvent
 from paceline.core.values import AttemptId, Config, SlotId, TrialId
 
 # Up to this epoch a trial needs at least this width.
-Need: TypeAlias = tuple[int, float]
+StageWidth: TypeAlias = tuple[int, float]
 
 
 class Decision(Struct, frozen=True, kw_only=True, tag=str.lower, gc=False, omit_defaults=True):
-    """An order. `why` is a sentence with the numbers it rests on."""
+    """An order. `why` is a sentence with the numbers behind it."""
 
     why: str
 
 
-# What becomes of trials: given by policies, and by the machine on their behalf.
+# About trials: from policies, or from the machine on their behalf.
 
 
 class Open(Decision, frozen=True, kw_only=True):
@@ -33,13 +33,15 @@ class Open(Decision, frozen=True, kw_only=True):
     trial: TrialId
     config: Config
     until: int
-    # The trial whose settings this one shares up to `branch`, where it was forked from one.
+    # For a forked trial: the trial with the same settings up to epoch `branch`.
     source: TrialId | None = None
     branch: int | None = None
-    # Whose trial it is, where several studies are driven as one.
+    # The number of its study, if several are driven together.
     group: int = 0
-    # What its stages need, in order, where that was declared; a fold asks nobody.
-    needs: tuple[Need, ...] = ()
+    # The width that each stage needs, if declared.
+    needs: tuple[StageWidth, ...] = ()
+    # The policy's class of the trial, such as `promising`; empty if the policy has no classes.
+    label: str = ""
 
 
 class Go(Decision, frozen=True, kw_only=True):
@@ -47,36 +49,44 @@ class Go(Decision, frozen=True, kw_only=True):
 
     trial: TrialId
     until: int
-    # Leave a checkpoint where it stands, for trials that may be forked from it there.
+    # Save a checkpoint at the current epoch, for trials that may be forked from it.
     save: bool = False
+    # The policy's class of the trial, such as `promising`; empty if the policy has no classes.
+    label: str = ""
 
 
 class Pause(Decision, frozen=True, kw_only=True):
-    """Leave the trial at its goal, with its checkpoint, until further notice."""
+    """Keep the trial at its goal, with its checkpoint, until its goal is raised."""
 
     trial: TrialId
+    # The policy's class of the trial, such as `promising`; empty if the policy has no classes.
+    label: str = ""
 
 
 class Cut(Decision, frozen=True, kw_only=True):
-    """Take the trial's goal back to the next epoch its attempt can honour."""
+    """Lower the trial's goal to the next epoch at which its attempt can stop."""
 
     trial: TrialId
+    # The policy's class of the trial, such as `promising`; empty if the policy has no classes.
+    label: str = ""
 
 
 class Stop(Decision, frozen=True, kw_only=True):
     """End the trial for good."""
 
     trial: TrialId
+    # The policy's class of the trial, such as `promising`; empty if the policy has no classes.
+    label: str = ""
 
 
 class Fail(Decision, frozen=True, kw_only=True):
-    """Give the trial up: it failed more often than it may."""
+    """Give up the trial: it failed more often than its retries allow."""
 
     trial: TrialId
 
 
 class Credit(Decision, frozen=True, kw_only=True):
-    """Give the trial one more epoch that is already known from others' work, at no cost."""
+    """Credit the trial with one more epoch that another attempt has trained, at no cost."""
 
     trial: TrialId
     epoch: int
@@ -88,21 +98,21 @@ class Close(Decision, frozen=True, kw_only=True):
     group: int = 0
 
 
-# What becomes of attempts: given by the machine, carried out by the engine.
+# About attempts: from the machine, carried out by the engine.
 
 
 class Launch(Decision, frozen=True, kw_only=True):
-    """Start an attempt on these slots, on this trial's path, from a checkpoint or from nothing."""
+    """Start an attempt on these slots, on this trial's path, from a checkpoint or from scratch."""
 
     attempt: AttemptId
     trial: TrialId
-    # Epochs already in the checkpoint; 0 starts from nothing.
+    # Epochs already in the checkpoint; 0 starts from scratch.
     start: int
     # The attempt that saved the checkpoint of epoch `start`.
     source: AttemptId | None
     # Train up to this epoch, save there and end.
     goal: int
-    # Epochs on the way at which somebody else needs a checkpoint.
+    # Earlier epochs at which other trials need a checkpoint.
     save_at: tuple[int, ...]
     slots: tuple[SlotId, ...]
     # 1/c on a shared slot, or the number of slots.
@@ -110,11 +120,11 @@ class Launch(Decision, frozen=True, kw_only=True):
 
 
 class Amend(Decision, frozen=True, kw_only=True):
-    """Replace a running attempt's order. The highest version holds; an older one is ignored."""
+    """Replace a running attempt's order. The highest version wins; older ones are ignored."""
 
     attempt: AttemptId
     version: int
-    # Whose path is followed from here on.
+    # The trial whose path the attempt follows from now on.
     trial: TrialId
     goal: int
     save_at: tuple[int, ...]
@@ -127,23 +137,23 @@ class Halt(Decision, frozen=True, kw_only=True):
 
 
 class Resize(Decision, frozen=True, kw_only=True):
-    """Save at the next epoch end and go on with another width."""
+    """Save at the end of the epoch and continue at another width."""
 
     attempt: AttemptId
     width: float
 
 
 class Drop(Decision, frozen=True, kw_only=True):
-    """Delete checkpoints that nobody needs any more, by their names (attempt, epoch)."""
+    """Delete checkpoints that are no longer needed, by name (attempt, epoch)."""
 
     checkpoints: tuple[tuple[AttemptId, int], ...]
 
 
-# What is asked from outside, because it is not a function of the log.
+# Requests to the engine, for answers that are not a function of the log.
 
 
 class AskForecast(Decision, frozen=True, kw_only=True):
-    """Ask where this trial's curve, known up to `epoch`, will be at these later epochs."""
+    """Request a forecast of this trial's curve, known up to `epoch`, at later epochs."""
 
     trial: TrialId
     epoch: int
@@ -151,27 +161,27 @@ class AskForecast(Decision, frozen=True, kw_only=True):
 
 
 class AskProposal(Decision, frozen=True, kw_only=True):
-    """Ask a generator that is not a function of the log for a config."""
+    """Request a config from a generator that is not a function of the log."""
 
     number: int
     group: int = 0
 
 
 class WakeAt(Decision, frozen=True, kw_only=True):
-    """Ask for a Woke at that time; with a trial, so that the policy may judge it again then."""
+    """Request a Woke at that time; with a trial, the policy judges it again then."""
 
     at: float
     trial: TrialId | None = None
 
 
 class Provide(Decision, frozen=True, kw_only=True):
-    """Ask the engine for more slots; CapacityChanged answers."""
+    """Request more slots from the engine; CapacityChanged is the answer."""
 
     slots: int
 
 
 class Retire(Decision, frozen=True, kw_only=True):
-    """Give these slots up as soon as what runs on them has saved."""
+    """Give up these slots once the attempts on them have saved."""
 
     slots: tuple[SlotId, ...]
 
@@ -184,14 +194,14 @@ class EndCause(StrEnum):
     SLOT_SECONDS = "slot_seconds"
     POLICY = "policy"
     COMMAND = "command"
-    # Trials fail, or none can be proposed, and nothing has ever been reported.
+    # Trials fail, or none can be proposed, and there was no report yet.
     FAILED = "failed"
     # Nothing runs and nothing is left to run.
     QUIET = "quiet"
 
 
 class Leave(Decision, frozen=True, kw_only=True):
-    """End one of several studies that are driven as one; the others go on."""
+    """End one of several studies that are driven together; the others go on."""
 
     group: int
     cause: EndCause
@@ -230,7 +240,7 @@ Entry: TypeAlias = AnyEvent | AnyDecision
 
 
 class Step(Struct, frozen=True, gc=False):
-    """An event and everything it caused: appended as one, or not at all.
+    """An event and all decisions it caused, appended together or not at all.
 
     Entries are numbered through the log: the event has `number`, its decisions the ones after it.
     """

@@ -1,20 +1,20 @@
-"""What can go wrong, and whose fault it was.
+"""The errors that Paceline raises, by cause.
 
     PacelineError
-    ├── SpecError         the user's mistake: a study, option or argument that cannot be meant
+    ├── SpecError         the user's mistake: an invalid study, option or argument
     ├── TraceError        a trace file that cannot be read, with its line and field
     ├── StoreError        a store that cannot be opened, found, locked or understood
     │   ├── StudyNotFound     no study of that name in this store
-    │   └── StudyRunning      a living driver holds the study
-    ├── LogError          a log that does not decode, or whose entries do not follow each other
-    ├── ModelError        weights of a curve model that are missing or damaged
-    ├── CheckpointError   something that cannot be kept, or a checkpoint that cannot be read
-    ├── TrialError        a training function that breaks the contract of the trial handle
-    ├── StudyFailed       a study whose trials all failed before they reported anything
-    └── BrokenInvariant   our bug: the state contradicts itself
+    │   └── StudyRunning      a running driver holds the study
+    ├── LogError          a log that does not decode, or with a gap between its entries
+    ├── ModelError        missing or damaged weights of a curve model
+    ├── CheckpointError   an object that cannot be saved, or a checkpoint that cannot be read
+    ├── TrialError        a training function that misuses its trial
+    ├── StudyFailed       all trials of a study failed before their first report
+    └── BrokenInvariant   a bug in Paceline: the state contradicts itself
 
 A trial that fails is not in this tree: it is an event, never an exception. Neither is a driver that
-was asked to go: Ctrl-C gives a plain KeyboardInterrupt, SIGTERM a StudyTerminated.
+is asked to exit: Ctrl-C raises KeyboardInterrupt, SIGTERM raises StudyTerminated.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 class PacelineError(Exception):
-    """Everything Paceline raises on purpose. Its text is one sentence for the user."""
+    """Base class of all errors that Paceline raises. The text is one sentence for the user."""
 
 
 class PacelineWarning(UserWarning):
-    """Something a user will want to know, and nothing that stops a study. One sentence too."""
+    """Something a user should know that does not stop a study. The text is one sentence."""
 
 
 class SpecError(PacelineError, ValueError):
-    """The user asked for something that cannot be meant: nothing has been started or written.
+    """A study, option or argument is invalid: nothing was started or written.
 
-    A ValueError too, so that a stored value which breaks the same rule fails to decode.
+    Also a ValueError, so that an invalid stored value fails to decode.
     """
 
 
@@ -54,7 +54,7 @@ class StudyNotFound(StoreError):
 
 
 class StudyRunning(StoreError):
-    """A living driver holds the study; `holder` says who, such as `process 4711`."""
+    """A running driver holds the study; `holder` names it, such as `process 4711`."""
 
     def __init__(self, message: str, holder: str) -> None:
         super().__init__(message)
@@ -62,27 +62,27 @@ class StudyRunning(StoreError):
 
 
 class LogError(PacelineError):
-    """A log does not decode, or its entries do not follow from each other."""
+    """A log does not decode, or has a gap between its entries."""
 
 
 class ModelError(PacelineError):
-    """A curve model's weights, or what runs them, cannot be used; the study goes on without it."""
+    """A curve model cannot be loaded; the study goes on without forecasts."""
 
 
 class CheckpointError(PacelineError):
-    """Something given to `keep` cannot be written, or a checkpoint cannot be read."""
+    """An object given to `keep` cannot be saved, or a checkpoint cannot be read."""
 
 
 class TrialError(PacelineError):
-    """A training function uses its trial in a way that cannot work; raised inside the function."""
+    """A training function misuses its trial; raised inside the function."""
 
 
 class StudyFailed(PacelineError):
-    """The first trials all failed before any report, or none could be had: see the message."""
+    """All first trials failed before a report, or no config could be proposed."""
 
 
 class StudyTerminated(SystemExit):
-    """The system asked the driver to go (SIGTERM), and it has: the process exits with 143."""
+    """The driver ended the study after SIGTERM; the process exits with 143."""
 
     def __init__(self, message: str) -> None:
         super().__init__(143)
@@ -93,13 +93,18 @@ class StudyTerminated(SystemExit):
 
 
 class BrokenInvariant(PacelineError):
-    """The state contradicts itself: a bug in Paceline, told with its story."""
+    """The state contradicts itself: a bug in Paceline. The message has the history."""
 
 
-def unknown(kind: str, found: str, known: Iterable[str]) -> SpecError:
-    """Return the error for a name nobody knows, with the nearest known one."""
+def make_unknown_error(kind: str, found: str, known: Iterable[str]) -> SpecError:
+    """Return the error for an unknown name, with the nearest known one."""
     names = sorted(known)
     near = get_close_matches(found, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     listed = ", ".join(names) if names else "there are none"
     return SpecError(f"unknown {kind} {found!r}: {hint}(known: {listed})")
+
+
+def make_missing_extra_error(package: str, extra: str) -> SpecError:
+    """Return the error for an optional package that is not installed."""
+    return SpecError(f"{package} is not installed: pip install 'paceline[{extra}]'.")

@@ -1,6 +1,6 @@
-"""Events: facts, in the past tense. Each is what an engine, a person or another log has said.
+"""Events: facts, in the past tense, from an engine, a user or another log.
 
-Knows what can happen to a study. `at` is in seconds on the study's own clock, which starts at 0
+`at` is in seconds on the study's own clock, which starts at 0
 and stands still while no driver runs.
 """
 
@@ -11,19 +11,16 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from paceline.core.values import (
-    AttemptId,
-    Config,
-    Forecast,
-    Metrics,
-    SlotId,
-    StudySpec,
-    TrialId,
-    Value,
-)
+from paceline.core.forecast_quantiles import Forecast
+from paceline.core.run_info import RunInfo
+from paceline.core.values import AttemptId, Config, Metrics, SlotId, StudySpec, TrialId, Value
 
-# The version of the log's format; a reader refuses what is newer than itself.
+# The version of the log format; a reader refuses newer versions.
 FORMAT = 1
+# The version of the decision logic. Raise it in every release in which the machine, a policy, a
+# generator or an allocator decides differently for the same events, even if only a `why` is
+# reworded: a replay of an older log then says that it was decided by another version.
+LOGIC = 1
 
 
 class Cause(StrEnum):
@@ -33,13 +30,13 @@ class Cause(StrEnum):
     GOAL = "goal"
     # The training function returned: there are no further epochs.
     FINISHED = "finished"
-    # It was told to end at once.
+    # It was ordered to end at once.
     HALTED = "halted"
     # The training code failed; this costs one of the trial's retries.
     FAILED = "failed"
-    # The device or the driver went away under it; this costs no retry.
+    # Its device or driver disappeared; this costs no retry.
     LOST = "lost"
-    # It ran out of memory on a slot it shared: this costs no retry, and it gets a whole one next.
+    # It ran out of memory on a shared slot: this costs no retry, and it gets a whole slot next.
     CROWDED = "crowded"
 
 
@@ -53,16 +50,23 @@ class Opened(Event, frozen=True, kw_only=True):
     """The study was opened: the first entry of every log."""
 
     spec: StudySpec
-    # The first version, so that a log which does not say is read as one of that.
+    # Defaults to the first version: logs without the field are of that version.
     format: int = 1
-    # What the engine was told, so that a driver can build it again. The machine does not read it.
+    # The version of the decision logic that wrote the log; 0 for logs without a version.
+    logic: int = 0
+    # How the study is run, as `RunInfo.to_log` writes it. The machine does not read it.
     engine: dict[str, Value] = {}
+
+    @property
+    def run(self) -> RunInfo:
+        """How the study is run: what a later driver needs to rebuild the engine."""
+        return RunInfo.from_log(self.engine)
 
 
 class Resumed(Event, frozen=True, kw_only=True):
-    """A driver took the study up again from its log. What it no longer finds follows as Ended."""
+    """A driver resumed the study from its log. Attempts that are gone follow as Ended."""
 
-    # Where the deadline is a time of day: when that is on the study's clock, as of now.
+    # For a deadline given as a time of day: its time on the study's clock, as of now.
     deadline_s: float | None = None
 
 
@@ -74,25 +78,25 @@ class Reported(Event, frozen=True, kw_only=True):
     metrics: Metrics
     # How long this epoch took.
     seconds: float
-    # The share of its slot's memory that the attempt held then; 0: nobody has measured it.
+    # The share of its slot's memory that the attempt used; 0 if not measured.
     memory: float = 0.0
-    # The order that was in force when the epoch began; None: the one that was decided last.
+    # The version of the order in force when the epoch began; None for the latest one.
     version: int | None = None
 
 
 class Saved(Event, frozen=True, kw_only=True):
-    """A checkpoint of this epoch is safe. Its name is (attempt, epoch)."""
+    """A checkpoint of this epoch was saved. Its name is (attempt, epoch)."""
 
     attempt: AttemptId
     epoch: int
     seconds: float = 0.0
     bytes: int = 0
-    # What the file's bytes hash to; empty where there is no file.
+    # The hash of the file's bytes; empty if there is no file.
     digest: str = ""
 
 
 class Missed(Event, frozen=True, kw_only=True):
-    """A checkpoint was wanted and there is none: the order came too late, or it cannot be saved."""
+    """A requested checkpoint was not saved: the order came too late, or saving failed."""
 
     attempt: AttemptId
     epoch: int
@@ -100,7 +104,7 @@ class Missed(Event, frozen=True, kw_only=True):
 
 
 class Spoiled(Event, frozen=True, kw_only=True):
-    """The checkpoint this attempt was to start from is damaged or gone."""
+    """The checkpoint that this attempt should start from is damaged or missing."""
 
     attempt: AttemptId
     note: str = ""
@@ -111,7 +115,7 @@ class Ended(Event, frozen=True, kw_only=True):
 
     attempt: AttemptId
     cause: Cause
-    # What the engine knows of it: the error's last lines, the signal.
+    # Details from the engine: the last lines of the error, or the signal.
     note: str = ""
 
 
@@ -120,7 +124,7 @@ class Forecasted(Event, frozen=True, kw_only=True):
 
     trial: TrialId
     epoch: int
-    # None: the model had no answer; the note says why.
+    # None if the model had no answer; `note` has the reason.
     forecast: Forecast | None
     note: str = ""
 
@@ -129,17 +133,17 @@ class Proposed(Event, frozen=True, kw_only=True):
     """The answer to AskProposal, by its number."""
 
     number: int
-    # None: there are no more.
+    # None if the generator has ended.
     config: Config | None
     note: str = ""
     group: int = 0
 
 
 class CapacityChanged(Event, frozen=True, kw_only=True):
-    """These are the slots there are now."""
+    """The set of available slots changed to these."""
 
     slots: tuple[SlotId, ...]
-    # The node that each is on, where that makes a difference; empty: they are all alike.
+    # The node of each slot, if that makes a difference; empty if all slots are alike.
     nodes: tuple[str, ...] = ()
 
 
@@ -150,11 +154,11 @@ class Woke(Event, frozen=True, kw_only=True):
 
 
 class StopStudy(Struct, frozen=True, tag="stop"):
-    """A person wants the study to end now, with its best result."""
+    """A user ends the study now, with its best result."""
 
 
 class ChangeSlots(Struct, frozen=True, tag="slots"):
-    """A person gives the study more slots, or takes some away."""
+    """A user gives the study more slots, or takes some away."""
 
     by: int
 
@@ -174,12 +178,12 @@ class Submitted(Event, frozen=True, kw_only=True):
 
     config: Config
     until: int
-    # So many more of its group follow at once: nobody is placed before all are known.
+    # How many more configs of its group follow at once; none starts before all are known.
     more: int = 0
 
 
 class AdoptedSave(Struct, frozen=True, gc=False):
-    """A checkpoint that was taken over: the epochs in it, its size and digest."""
+    """A checkpoint reused from another study: the epochs in it, its size and digest."""
 
     epoch: int
     bytes: int
@@ -187,26 +191,25 @@ class AdoptedSave(Struct, frozen=True, gc=False):
 
 
 class Adopted(Event, frozen=True, kw_only=True):
-    """What another study learned about a config, copied in so that this log stands alone."""
+    """Reports of a config in another study, copied so that this log is self-contained."""
 
     study: str
     config: Config
     metrics: tuple[Metrics, ...]
     seconds: tuple[float, ...]
-    # The first of these is the epoch after this one; those before were told already.
+    # The first report is of epoch `after` + 1; earlier ones are in the log already.
     after: int = 0
-    # Checkpoints on its path, and the attempt they are named by here: one below zero that no other
-    # fact has.
+    # Checkpoints on its path, and the attempt number in their names: negative and unique.
     saves: tuple[AdoptedSave, ...] = ()
     attempt: AttemptId = 0
 
 
 class Recalled(Event, frozen=True, kw_only=True):
-    """What a config came to in another study, for the generator alone to learn from."""
+    """The result of a config in another study, for the generator only."""
 
     study: str
     config: Config
-    # The objective after each epoch, and whether there was no further one.
+    # The objective after each epoch, and whether the last epoch was reached.
     values: tuple[float | None, ...]
     finished: bool = False
 

@@ -1,6 +1,6 @@
-"""Ports: what the machine, the loop and the simulator need from whoever plugs in.
+"""Ports: the protocols of parts (policies, generators, …), engines, stores and storages.
 
-Knows the shapes alone; what the brains may see of a study are the views.
+Defines shapes only. What a part may read of a study is in `core.views`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,22 @@ from paceline.core.decisions import (
     Stop,
     WakeAt,
 )
-from paceline.core.values import (
-    Config,
-    Forecast,
-    Metrics,
-    TrialId,
-)
+from paceline.core.values import Config, Metrics, TrialId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from paceline.core.events import AnyEvent, Command, Forecasted, Proposed
-    from paceline.core.views import StudyView, TrialView
+    from paceline.core.forecast_quantiles import Forecast
+    from paceline.core.views import EngineView, StudyView, TrialView
 
 
-def sees_nothing(entry: Entry, study: StudyView) -> None:
-    """Be the `see` of a brain without memory: `see = staticmethod(sees_nothing)`."""
+def see_nothing(entry: Entry, study: StudyView) -> None:
+    """Ignore an entry; for parts without memory: `see = staticmethod(see_nothing)`."""
 
 
 class Fork(Struct, frozen=True, kw_only=True):
-    """Stop a trial and open one that is `source` up to `epoch` and then has these changes."""
+    """Stop a trial and open one that equals `source` up to `epoch` and then has these changes."""
 
     trial: TrialId
     source: TrialId
@@ -56,33 +52,35 @@ Verdict: TypeAlias = Go | Pause | Cut | Stop | Fork | AskForecast | WakeAt | Clo
 
 
 class Pick(Struct, frozen=True, gc=False):
-    """Who gets the free slot. `trial=None` is a new one; `until` its goal from now on."""
+    """The trial that gets the free slot. `trial=None` opens a new one; `until` is its new goal."""
 
     trial: TrialId | None
     until: int
     why: str
+    # As `label` of a decision.
+    label: str = ""
 
 
 class Policy(Protocol):
-    """Judges trials. Memory grows in `see` alone; the other methods read and never write."""
+    """Judges trials. Only `see` may change its memory; the other methods only read."""
 
     def see(self, entry: Entry, study: StudyView) -> None:
-        """Take note of an entry, live and on resume; `study` is the state after it."""
+        """Update the memory with an entry, live and on resume; `study` is the state after it."""
         ...
 
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
-        """Say what becomes of trials now that this one has news: a report, a forecast, a wake."""
+        """Return verdicts on trials after this one got a report, a forecast or a wake-up."""
         ...
 
     def next(self, study: StudyView) -> Pick | None:
-        """Say who gets the free slot: a ready trial, a waiting one, a new one, or nobody.
+        """Pick a ready, paused or new trial for the free slot; None leaves the slot free.
 
-        A new trial's goal is 1 or later; a ready trial keeps its goal where the pick's is lower.
+        A new trial's goal is 1 or later; a ready trial keeps its goal if the pick's is lower.
         """
         ...
 
     def admit(self, study: StudyView) -> int | None:
-        """Say how many live trials are worth having; None is no limit."""
+        """Return how many trials may be alive at once; None for any number."""
         ...
 
 
@@ -91,68 +89,68 @@ class Generator(Protocol):
 
     @property
     def pure(self) -> bool:
-        """Whether proposals are a function of the log, so that replay may ask again."""
+        """Whether proposals are a function of the log, so that a replay can ask again."""
         ...
 
     def see(self, entry: Entry, study: StudyView) -> None: ...
 
     def propose(self, number: int, study: StudyView) -> Config | None:
-        """Return the config of this number, counted from 0, or None: there are no more, for ever.
+        """Return the config of this number, counted from 0; None ends the generator for good.
 
         Randomness comes from `core.rng.stream(study.spec.seed, …)`, named by what it is for.
         """
         ...
 
 
-# Slots that an epoch under this setting cannot do without: whole ones, or a share of one.
+# The slots that an epoch with these settings needs: a whole number, or a share of one slot.
 Needs: TypeAlias = "Callable[[Config], float]"
 
 
 class Demand(Protocol):
-    """What one trial could use. Worked out as it is read."""
+    """What one trial could use. Computed when read."""
 
     @property
     def trial(self) -> TrialId: ...
     @property
     def work(self) -> float:
-        """Seconds to its goal on one slot: measured, or as others' epochs take."""
+        """Seconds to its goal on one slot: measured, or estimated from other trials' epochs."""
         ...
 
     @property
     def width(self) -> float:
-        """The width it holds, or is about to hold after a move; 0 where it waits."""
+        """The width it holds, or will hold after a move; 0 if it has no slot."""
         ...
 
     @property
     def least(self) -> float:
-        """The width that this stage of it cannot do without; 0 where nothing is known."""
+        """The smallest width that its current stage can run with; 0 if unknown."""
         ...
 
 
 class Demands(Protocol):
-    """Who asks for slots, who holds some, who waits, and what a width is worth."""
+    """The trials that hold or need slots, and how much faster a width makes them."""
 
     @property
     def asking(self) -> Demand | None:
-        """The trial that is about to start; None when those who run may be moved."""
+        """The trial that is about to start; None if running trials may be moved instead."""
         ...
 
     def running(self) -> Iterator[Demand]: ...
-    def waiting(self) -> Iterator[Demand]:
-        """Those who want a slot and have none, in the order of `ready`; the asking one is not."""
+    def ready(self) -> Iterator[Demand]:
+        """Yield ready trials in the order of `study.ready`, without the asking one."""
         ...
 
     @property
     def coming(self) -> bool:
-        """Whether new trials would be opened if there were room."""
+        """Whether new trials would be opened if slots were free."""
         ...
 
     def speed(self, width: float) -> float:
-        """How many times as fast as on one slot a trial is at this width, as far as is known."""
+        """Return the speed at this width relative to one slot, measured or by the prior."""
         ...
 
     def measured(self, width: float) -> bool:
-        """Whether that speed rests on more than the prior."""
+        """Return whether the speed at this width was measured."""
         ...
 
 
@@ -164,62 +162,62 @@ class Allocator(Protocol):
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
         """Return a width for the asking trial, or for running ones that should change theirs.
 
-        A width is a whole number of slots, or one over a whole number, and no less than the
-        demand's least. An asking trial that is not named gets one slot, or its least, and one for
-        whom not all its slots are free starts on those that are, if that is its least or more.
-        A running one moves only where that pays: the machine weighs it (`machine.resizing`).
+        A width is a whole number of slots, or one over a whole number, and at least the demand's
+        `least`. An asking trial without an entry gets one slot, or its `least`. If fewer slots are
+        free than it was given, it starts on the free ones, provided they reach its `least`. A
+        running trial moves only if the move pays for its cost (`machine.scheduler` decides).
         """
         ...
 
 
 class Other(Struct, frozen=True):
-    """Another trial of the same study, as far as it has come."""
+    """The curve so far and the config of another trial of the same study."""
 
     losses: Sequence[float]
     config: Config
 
 
 class History(Struct, frozen=True):
-    """A curve so far, for a curve model: losses and where they come from."""
+    """The input of a curve model: a curve so far, and what is known about its trial."""
 
     losses: Sequence[float]
-    # The epochs whose losses are asked for.
+    # The epochs to predict.
     horizons: Sequence[int]
     # The last epoch this trial could reach.
     epochs: int
     config: Config
-    # The least and the greatest loss there can be, where the user declared the metric's range.
+    # The smallest and the largest possible loss, if the user declared the metric's range.
     bounds: tuple[float, float] | None = None
-    # Trials of the same study, those that have come furthest first; as many as the model wants.
+    # Trials of the same study, those with the most epochs first; as many as the model asks for.
     others: Sequence[Other] = ()
 
 
 class CurveModel(Protocol):
-    """Predicts later values. Batched: many curves a call."""
+    """Predicts later values of curves, many curves per call."""
 
     @property
     def others(self) -> int:
-        """How many other trials of the study it wants to see beside each curve; 0 for none."""
+        """How many other trials of the study the model wants with each curve."""
         ...
 
     def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
-        """Return a forecast for each curve; None where the model has no answer."""
+        """Return a forecast for each curve; None if the model has none."""
         ...
 
 
-class Adviser(Protocol):
-    """Answers what is not a function of the log, for an engine to pass on."""
+class Advisor(Protocol):
+    """Answers requests for forecasts and proposals, on behalf of an engine."""
 
     def answer(self, ask: AskForecast | AskProposal) -> Callable[[], Forecasted | Proposed]:
-        """Read what the question needs now, and return the work that answers it.
+        """Read the request's inputs now, and return a function that computes the answer.
 
-        The work may be done beside the loop, in another thread: it reads nothing that changes.
+        The function may run in another thread: it reads nothing that changes.
         """
         ...
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """What one epoch of simulated training gave."""
+    """The result of one epoch of simulated training."""
 
     metrics: Metrics
     seconds: float
@@ -229,16 +227,16 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 class Crash(Struct, frozen=True):
-    """Simulated training failed, this long into the epoch."""
+    """Simulated training failed this many seconds into the epoch."""
 
     seconds: float
     note: str
-    # It did not fail: the training function returned without another epoch.
+    # Not a failure: the training function returned without another epoch.
     over: bool = False
 
 
 class Workload(Protocol):
-    """What the simulator trains: pure arithmetic that can be entered at any state."""
+    """What the simulator trains: pure arithmetic that can start from any state."""
 
     @property
     def metric(self) -> str: ...
@@ -248,63 +246,58 @@ class Workload(Protocol):
         ...
 
     def setup_s(self, state: object) -> float | None:
-        """Return what starting a process in this state costs; None where it is not known."""
+        """Return the seconds that starting a process in this state takes; None if unknown."""
         ...
 
     def advance(self, state: object, setting: Config) -> Outcome | Crash:
         """Train one epoch under these settings.
 
-        A recorded workload refuses settings it never recorded with a SpecError.
+        A recorded workload raises SpecError for settings that were never recorded.
         """
         ...
 
 
 class Engine(Protocol):
-    """Carries decisions out and brings facts back; the only part that knows the time."""
+    """Carries out decisions and returns events; the only object that reads a clock."""
 
     @property
     def now(self) -> float:
         """Seconds on the study's clock."""
         ...
 
-    def apply(self, step: Step) -> None:
-        """Carry a step's decisions out; a step that was carried out before does nothing."""
+    def apply(self, step: Step, study: EngineView) -> None:
+        """Carry out a step's decisions; applying a step twice has no further effect."""
         ...
 
     def wait(self, patience: float | None = None) -> Sequence[AnyEvent] | None:
-        """Return the next facts in order of time, waiting for them where it must.
+        """Wait for the next events and return them in order of time.
 
-        After so many seconds of patience the answer is empty; None means that there will never be
-        any more facts, as after `close`. A Woke names exactly the time that was asked for, even
-        where it comes late.
+        Returns an empty list after `patience` seconds, and None if no event will ever come again,
+        as after `close`. A Woke has exactly the requested time, even if it comes late.
         """
         ...
 
-    def replay(self, step: Step) -> None:
-        """Take a step of a log that is being resumed, before anything is waited for."""
-        ...
-
     def close(self) -> None:
-        """End everything that still runs."""
+        """End all running attempts."""
         ...
 
 
 class Store(Protocol):
-    """Keeps logs and inboxes. One writer a study; any number of readers."""
+    """Keeps logs and inboxes. Each study has one writer and any number of readers."""
 
     def studies(self) -> Sequence[str]:
         """Return the names of all studies, oldest first."""
         ...
 
     def claim(self, study: str) -> None:
-        """Be the one writer of a study, until `close` or the end of this process.
+        """Become the only writer of a study, until `close` or the end of this process.
 
-        Raises StoreError where another living process is.
+        Raises StoreError if another running process is the writer.
         """
         ...
 
     def holder(self, study: str) -> str | None:
-        """Return the living writer of a study, such as `process 4711`; None: there is none."""
+        """Return the current writer of a study, such as `process 4711`, or None."""
         ...
 
     def append(self, study: str, steps: Sequence[Step]) -> None:
@@ -327,35 +320,35 @@ class Store(Protocol):
 
 
 class Stored(Struct, frozen=True):
-    """Something that lies in a storage."""
+    """Name and size of an object in a storage."""
 
     name: str
     bytes: int
 
 
 class Storage(Protocol):
-    """Keeps checkpoints by name, each whole or not at all. Any thread and process may use it.
+    """Keeps checkpoints by name, each whole or not at all. Safe for threads and processes.
 
-    Whatever cannot be done is a CheckpointError with the reason.
+    Every failure raises CheckpointError with the reason.
     """
 
     @property
     def url(self) -> str:
-        """Where it is, as a person would write it."""
+        """The URL as a user would write it."""
         ...
 
     def put(self, name: str, path: str) -> None:
-        """Keep a file's bytes under a name, which is there once they are safe, and not before."""
+        """Store a file's bytes under a name, which appears only once they are safe."""
         ...
 
     def get(self, name: str, path: str) -> None:
-        """Write what has this name to a file, which appears whole or not at all."""
+        """Write the object of this name to a file, which appears whole or not at all."""
         ...
 
     def delete(self, name: str) -> None:
-        """Forget a name; one that is not there is forgotten already."""
+        """Delete a name; do nothing if it does not exist."""
         ...
 
     def list(self) -> Sequence[Stored]:
-        """Return all that lies there, also what was never finished."""
+        """Return all objects, including unfinished ones."""
         ...

@@ -1,6 +1,7 @@
-"""Named random streams: every purpose draws from its own generator, whoever asks first.
+"""Named random streams: every purpose draws from a generator of its own.
 
-Knows how to turn a seed and a name into a generator. The only module that imports `random`.
+Turns a seed and a name into a generator, independent of the order of calls. The only module that
+imports `random`.
 """
 
 from __future__ import annotations
@@ -8,19 +9,19 @@ from __future__ import annotations
 from hashlib import blake2b
 from random import Random as Stream
 
-__all__ = ["Stream", "shuffled", "stream"]
+__all__ = ["Stream", "shuffle_range", "stream"]
 
 
 def stream(seed: int, *names: str | int) -> Stream:
-    """Return the generator that belongs to this purpose, the same on every machine and day.
+    """Return the generator for this purpose, the same on every machine.
 
-    Callers draw with `random()` and `gauss()` alone: their sequences are fixed, unlike `sample`.
+    Draw only with `random()` and `gauss()`: Python fixes their sequences, unlike `sample`.
     """
     label = "\x1f".join((str(seed), *map(str, names)))
     return Stream(int.from_bytes(blake2b(label.encode(), digest_size=16).digest(), "big"))
 
 
-def shuffled(count: int, rng: Stream) -> list[int]:
+def shuffle_range(count: int, rng: Stream) -> list[int]:
     """Return 0 … count-1 in random order (Fisher-Yates on `random()`, which never changes)."""
     order = list(range(count))
     for i in range(count - 1, 0, -1):

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from paceline.core.errors import SpecError, unknown
+from paceline.core.errors import SpecError, make_unknown_error
 from paceline.core.values import Config, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
-# The kinds whose arguments are their values.
+# The kinds that list their values as arguments.
 CHOICES = frozenset({"choice", "grid"})
 
 
@@ -29,7 +29,7 @@ def uniform(low: float, high: float) -> Value:
 
 
 def loguniform(low: float, high: float) -> Value:
-    """Any number from low to high, every factor of ten alike."""
+    """Any number from low to high, uniform in its logarithm."""
     return {"loguniform": [low, high]}
 
 
@@ -44,34 +44,34 @@ def randint(low: int, high: int) -> Value:
 
 
 def lograndint(low: int, high: int) -> Value:
-    """A whole number from low to high - 1, every factor of ten alike."""
+    """A whole number from low to high - 1, uniform in its logarithm."""
     return {"lograndint": [low, high]}
 
 
 def choice(options: Sequence[Value]) -> Value:
-    """One of these. An option may hold domains, which matter where it is chosen."""
+    """One of these values. A value may contain domains, which apply if it is chosen."""
     return {"choice": list(options)}
 
 
 def grid(options: Sequence[Value]) -> Value:
-    """Each of these in turn, where the generator goes through a grid; else one of them."""
+    """Each of these values in turn with the grid generator; with others, one of them."""
     return {"grid": list(options)}
 
 
 class Dimension(Struct, frozen=True):
-    """One domain of a space, and where it stands."""
+    """One domain of a space, and its place in the config."""
 
     path: tuple[str | int, ...]
     kind: str
     arguments: tuple[Value, ...]
-    # The place as a user would write it, with the options that lead there: `optimizer[0].momentum`.
+    # The place as a user would write it, options included: `optimizer[0].momentum`.
     name: str
-    # The choice, by its name, and the option of it that this one belongs to; None: to no choice.
+    # The name of the choice and the option that contains this domain; None if no choice does.
     under: tuple[str, int] | None = None
 
     @property
     def options(self) -> tuple[Value, ...] | None:
-        """All values of a dimension that has finitely many that one would list; else None."""
+        """All values of a dimension with few, listable values; else None."""
         if self.kind in CHOICES:
             return self.arguments
         if self.kind == "randint":
@@ -79,7 +79,7 @@ class Dimension(Struct, frozen=True):
         return None
 
     def at(self, share: float) -> Value:
-        """Return the value at this share of the way, from 0 to 1."""
+        """Return the value at this quantile, from 0 to 1."""
         return _AT[self.kind](self.arguments, share)
 
 
@@ -90,12 +90,12 @@ class Space:
         if not isinstance(template, dict) or not template:
             raise SpecError("the space is empty: name at least one hyperparameter.")
         self._template = template
-        # All of them, those of options after their choice.
+        # All dimensions; those inside options come after their choice.
         self.dimensions = list(_find(template, (), ""))
         self._branching = {each.under[0] for each in self.dimensions if each.under is not None}
 
     def config(self, values: Sequence[Value]) -> Config:
-        """Return the config that has these values, one for each dimension.
+        """Return the config with these values, one for each dimension.
 
         Those of options that are not chosen are not looked at.
         """
@@ -103,7 +103,7 @@ class Space:
         return self.fill(lambda dimension: given[dimension.name])
 
     def fill(self, draw: Callable[[Dimension], Value]) -> Config:
-        """Return the config with a drawn value for each dimension that is in force."""
+        """Return the config with a random value for each active dimension."""
         config: Config = _copy(self._template)
         chosen: set[tuple[str, int]] = set()
         for dimension in self.dimensions:
@@ -120,17 +120,17 @@ class Space:
         return config
 
     def read(self, config: Config, *, whole: bool = True) -> dict[str, Value]:
-        """Return what the dimensions of a config are, by name: the way back from `fill`.
+        """Return the values of a config by dimension name: the inverse of `fill`.
 
         Of a choice it is the number of the option. A config that is not `whole` may lack values.
 
-        Raises a SpecError where the config is none of this space.
+        Raises SpecError if the config is not in this space.
         """
         return _read(self._template, config, "", whole)
 
 
 def has_domains(value: Value) -> bool:
-    """Say whether a value is a domain, or holds one."""
+    """Return whether a value is a domain or contains one."""
     return isinstance(value, dict | list | tuple) and any(_find(value, (), "value"))
 
 
@@ -158,13 +158,13 @@ def _join(name: str, step: str | int) -> str:
 def _domain(
     value: Value, path: tuple[str | int, ...], name: str, under: tuple[str, int] | None = None
 ) -> Dimension | None:
-    """Return the dimension that a value stands for; None where it is a constant."""
+    """Return the dimension that a value describes; None for a constant."""
     if not (name and isinstance(value, dict) and len(value) == 1):
         return None
     ((kind, arguments),) = value.items()
     if kind not in _AT:
         if isinstance(arguments, list) and kind in _NEARLY:
-            raise unknown("domain", kind, _AT)
+            raise make_unknown_error("domain", kind, _AT)
         return None
     dimension = Dimension(path, kind, tuple(arguments), name, under)
     complaint = _complaint(kind, dimension.arguments)
@@ -181,7 +181,7 @@ def _read(template: Value, value: Value, name: str, whole: bool) -> dict[str, Va
     if isinstance(template, dict) and isinstance(value, dict):
         for key in value:
             if key not in template:
-                raise unknown(
+                raise make_unknown_error(
                     "hyperparameter", _join(name, key), [_join(name, k) for k in template]
                 )
             found |= _read(template[key], value[key], _join(name, key), whole)
@@ -203,7 +203,7 @@ def _read_domain(dimension: Dimension, value: Value, whole: bool) -> dict[str, V
         if _holds(dimension.kind, dimension.arguments, value):
             return {name: value}
         raise SpecError(f"{name}={value!r} is outside of {dimension.kind}{dimension.arguments!r}.")
-    # An option that has all of it goes before one that has more.
+    # Prefer an option with exactly these keys to one with more.
     for all_of_it in (True,) if whole else (True, False):
         for index, option in enumerate(dimension.arguments):
             try:
@@ -211,7 +211,7 @@ def _read_domain(dimension: Dimension, value: Value, whole: bool) -> dict[str, V
             except SpecError:
                 continue
             return {name: index, **inner}
-    raise SpecError(f"{name}={value!r} is none of its options {dimension.arguments!r}.")
+    raise SpecError(f"{name}={value!r} is not one of the options {dimension.arguments!r}.")
 
 
 def _holds(kind: str, arguments: tuple[Value, ...], value: Value) -> bool:
@@ -221,7 +221,7 @@ def _holds(kind: str, arguments: tuple[Value, ...], value: Value) -> bool:
     if kind in ("randint", "lograndint"):
         return type(value) is int and bool(low <= value < high)
     if kind == "quniform":
-        least, most = multiples(*arguments)
+        least, most = find_multiples(*arguments)
         steps = value / arguments[2]
         return least <= round(steps) <= most and math.isclose(steps, round(steps), abs_tol=1e-9)
     return bool(low <= value <= high)
@@ -243,7 +243,7 @@ def _complaint(kind: str, arguments: tuple[Value, ...]) -> str | None:
         return "has no logarithm at its low end: give a positive one"
     if kind == "quniform" and arguments[2] <= 0:
         return "needs a positive step"
-    if kind == "quniform" and multiples(*arguments)[0] > multiples(*arguments)[1]:
+    if kind == "quniform" and find_multiples(*arguments)[0] > find_multiples(*arguments)[1]:
         return "holds no multiple of its step"
     return None
 
@@ -273,13 +273,13 @@ def _at_loguniform(arguments: tuple[Value, ...], share: float) -> Value:
 
 
 def _at_quniform(arguments: tuple[Value, ...], share: float) -> Value:
-    least, most = multiples(*arguments)
+    least, most = find_multiples(*arguments)
     q = arguments[2]
     return q * min(least + int(share * (most - least + 1)), most)
 
 
-def multiples(low: float, high: float, q: float) -> tuple[int, int]:
-    """Return the least and the most q that fit between low and high."""
+def find_multiples(low: float, high: float, q: float) -> tuple[int, int]:
+    """Return the smallest and largest multiple of q between low and high."""
     return math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
 
 
@@ -306,7 +306,7 @@ _AT: dict[str, Callable[[tuple[Value, ...], float], Value]] = {
     "choice": _at_options,
     "grid": _at_options,
 }
-# Names of other tools that one might write by habit: worth an answer rather than a silent constant.
+# Spellings of other tools: refused with a hint instead of taken as constants.
 _NEARLY = frozenset(
     {"log_uniform", "qloguniform", "int", "float", "categorical", "grid_search", "normal", "randn"}
 )

@@ -1,7 +1,7 @@
-"""What a width is worth: how many times faster a trial trains on it than on one slot.
+"""Speed-ups: how much faster a trial trains on several slots than on one.
 
-Knows three shapes (linear, Amdahl's law, a table) and how trials that share a slot slow each
-other down. Does not know who holds which slot.
+Three shapes (linear, Amdahl's law, a table), and how much trials on one slot slow each other
+down.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 class SpeedUp(Struct, frozen=True):
-    """Speed at each width, by straight lines between known points; constant beyond the last."""
+    """The speed at each width: linear between known points, constant beyond the last."""
 
-    # (width, speed), rising from (1, 1). None is linear without end.
+    # (width, speed), rising from (1, 1). None for a speed equal to the width.
     points: tuple[tuple[float, float], ...] | None = None
-    # The share of the work that parallelises; None is no such limit.
+    # Amdahl's parallel share of the work; None if another shape is used.
     parallel: float | None = None
-    # How much slower each further trial on a slot makes all of them: k trials take 1+x(k-1).
+    # The slow-down x per further trial on a slot: epochs of k trials take 1+x(k-1) times as long.
     interference: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.interference < math.inf:
-            raise SpecError(f"interference={self.interference:g} cannot be meant: give 0 or more.")
+            raise SpecError(f"interference={self.interference:g} is invalid: must be 0 or more.")
         if self.parallel is not None and not 0 <= self.parallel <= 1:
-            raise SpecError(f"amdahl:{self.parallel:g} cannot be meant: give a share from 0 to 1.")
+            raise SpecError(f"amdahl:{self.parallel:g} is invalid: must be from 0 to 1.")
 
     def of(self, width: float) -> float:
         """Return the speed of a trial on `width` whole slots."""
@@ -51,7 +51,7 @@ class SpeedUp(Struct, frozen=True):
         return 1.0 / (1.0 + self.interference * (trials - 1))
 
 
-def table(speeds: Mapping[float, float], interference: float = 0.0) -> SpeedUp:
+def make_speedup(speeds: Mapping[float, float], interference: float = 0.0) -> SpeedUp:
     """Return the speed-up measured at these widths."""
     points = tuple(sorted(speeds.items()))
     if not points or points[0] != (1.0, 1.0):
@@ -75,7 +75,9 @@ def parse_speedup(text: str, interference: float = 0.0) -> SpeedUp:
             return SpeedUp(parallel=float(rest), interference=interference)
         if kind == "table":
             pairs = (pair.split("=") for pair in rest.split(","))
-            return table({float(width): float(speed) for width, speed in pairs}, interference)
+            return make_speedup(
+                {float(width): float(speed) for width, speed in pairs}, interference
+            )
     except ValueError:
         pass
     raise SpecError(

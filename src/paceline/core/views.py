@@ -1,6 +1,6 @@
-"""Views: a study as the brains may see it.
+"""Views: what policies, generators, allocators and engines may read of a study.
 
-Read-only by contract and cheap: reading one copies no history. Metrics are losses here: lower is
+Read-only by contract and cheap: reading copies no history. Metrics are losses here: lower is
 better.
 """
 
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from paceline.core.values import Config, Forecast, Status, StudySpec, TrialId
+    from paceline.core.forecast_quantiles import Forecast
+    from paceline.core.values import AttemptId, Config, Status, StudySpec, TrialId
 
 
 class TrialView(Protocol):
-    """A trial as the brains may see it: its reports up to its goal, in losses (lower is better)."""
+    """A trial as parts may read it: its reports up to its goal, as losses (lower is better)."""
 
     @property
     def id(self) -> TrialId: ...
@@ -32,12 +33,12 @@ class TrialView(Protocol):
     def status(self) -> Status: ...
     @property
     def alive(self) -> bool:
-        """Whether it may still train: neither finished nor stopped nor failed."""
+        """Whether the trial may still train: it is not finished, stopped or failed."""
         ...
 
     @property
     def loss(self) -> float:
-        """The last loss seen; infinite before the first report and where there was no number."""
+        """The last loss seen; infinite before the first report, and for NaN."""
         ...
 
     @property
@@ -69,21 +70,21 @@ class TrialView(Protocol):
     def failures(self) -> int: ...
 
 
-class ForesightView(Protocol):
-    """How far this study's forecasts can be trusted, by what came of the earlier ones."""
+class CalibrationView(Protocol):
+    """How far this study's forecasts can be trusted, judged by earlier ones."""
 
     def chance(self, forecast: Forecast, epoch: int, loss: float) -> float:
-        """Return the probability of `loss` or lower, as experience in this study corrects it."""
+        """Return the probability of `loss` or lower, corrected by earlier forecasts."""
         ...
 
     @property
     def distrust(self) -> str:
-        """Why chances should not be used now; empty where they may be."""
+        """Why forecasts should not be used now; empty if they may be used."""
         ...
 
 
 class StudyView(Protocol):
-    """The study as the brains may see it."""
+    """A study as parts may read it."""
 
     @property
     def spec(self) -> StudySpec: ...
@@ -96,7 +97,7 @@ class StudyView(Protocol):
 
     @property
     def trials(self) -> Sequence[TrialView]:
-        """All trials, by id; of one of several studies driven as one, its own, still by id."""
+        """All trials by id; for one of several studies driven together, only its own."""
         ...
 
     @property
@@ -111,31 +112,31 @@ class StudyView(Protocol):
 
     @property
     def ready(self) -> Collection[TrialId]:
-        """Trials with a goal ahead and nobody working for them, in the order of their line.
+        """Trials that have a goal ahead and no attempt, in queue order.
 
-        Longest waiting first; where trials share prefixes, who has the longest path to its goal.
-        A policy that treats all of them alike takes the first.
+        Longest waiting first; if trials share prefixes, longest path to the goal first. A policy
+        that treats all of them alike takes the first.
         """
         ...
 
     @property
     def live(self) -> int:
-        """Trials that are neither finished nor stopped nor failed."""
+        """The number of trials that are not finished, stopped or failed."""
         ...
 
     @property
     def running(self) -> int:
-        """Attempts that hold slots."""
+        """The number of attempts that hold slots."""
         ...
 
     @property
     def capacity(self) -> int:
-        """Slots there are, held or free."""
+        """The number of slots, held or free."""
         ...
 
     @property
     def free(self) -> float:
-        """Slots that nobody holds; a shared slot counts by its free share."""
+        """The number of free slots; a shared slot counts by its free share."""
         ...
 
     @property
@@ -153,4 +154,24 @@ class StudyView(Protocol):
     @property
     def best_loss(self) -> float: ...
     @property
-    def foresight(self) -> ForesightView: ...
+    def calibration(self) -> CalibrationView: ...
+
+
+class EngineView(Protocol):
+    """A study as an engine may read it while it carries out a step."""
+
+    def config(self, trial: TrialId) -> Config:
+        """Return the config of a trial."""
+        ...
+
+    def group(self, trial: TrialId) -> int:
+        """Return the number of the trial's study if several are driven together; else 0."""
+        ...
+
+    def best_loss_for(self, trial: TrialId) -> float:
+        """Return the best loss of the trial's study so far; infinite if there is none."""
+        ...
+
+    def checkpoint_digest(self, checkpoint: tuple[AttemptId, int]) -> str | None:
+        """Return the digest of a checkpoint, by attempt and epoch; None: it was dropped."""
+        ...

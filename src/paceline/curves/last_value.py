@@ -1,4 +1,4 @@
-"""The last value, spread like a random walk: the forecast every other model has to beat.
+"""Last value: a random walk from the last loss, the baseline of every curve model.
 
 Rule: loss(n+m) ~ Normal(loss(n), s·√m) with s the root mean square of the last ten steps; after a
 single report, s is a tenth of the loss.
@@ -11,7 +11,9 @@ from itertools import pairwise
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from paceline.core.values import LEVELS, NO_LOSS, Forecast
+from paceline.core.base_part import BasePart
+from paceline.core.forecast_quantiles import LEVELS, Forecast
+from paceline.core.values import NO_LOSS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,16 +24,16 @@ _NORMAL = tuple(NormalDist().inv_cdf(level) for level in LEVELS)
 _RECENT = 10
 
 
-class Last:
-    """Tomorrow will be like today, the less surely the further off."""
+class Last(BasePart):
+    """Forecasts the last loss, with a spread that grows with the distance."""
 
     others = 0
 
     def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
-        return [_forecast(history) for history in histories]
+        return [_forecast_one(history) for history in histories]
 
 
-def _forecast(history: History) -> Forecast | None:
+def _forecast_one(history: History) -> Forecast | None:
     losses = [loss for loss in history.losses[-_RECENT - 1 :] if loss < NO_LOSS]
     if not losses or history.losses[-1] == NO_LOSS:
         return None
@@ -43,7 +45,7 @@ def _forecast(history: History) -> Forecast | None:
     known = len(history.losses)
     furthest = spread * math.sqrt(max(history.horizons) - known)
     if not math.isfinite(losses[-1] + _NORMAL[-1] * furthest):
-        return None  # losses so large that their steps are none
+        return None  # losses so large that their steps overflow
     rows = tuple(
         tuple(losses[-1] + spread * math.sqrt(epoch - known) * z for z in _NORMAL)
         for epoch in history.horizons

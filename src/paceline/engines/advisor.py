@@ -1,7 +1,7 @@
-"""Answers to what the machine asks from outside: forecasts, and proposals of samplers.
+"""Advisors: answer the machine's requests for forecasts and for proposals of samplers.
 
-Knows a curve model, a generator and where to read the study. An engine calls it beside the
-training and passes the answers on as facts.
+Knows a curve model, a generator and where to read the study. An engine calls an advisor in the
+background of the training and returns the answers as events.
 """
 
 from __future__ import annotations
@@ -17,96 +17,75 @@ from paceline.core.ports import History, Other
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from paceline.core.ports import Adviser, CurveModel, Generator
+    from paceline.core.ports import CurveModel, Generator
     from paceline.core.values import TrialId
     from paceline.core.views import StudyView
     from paceline.machine.state import StudyState
 
 
-class Advice:
-    """A curve model and a generator, asked about one study."""
-
-    def __init__(self, curves: CurveModel, generator: Generator, study: StudyView) -> None:
-        self._curves = curves
-        self._generator = generator
-        self._study = study
-
-    def answer(self, ask: AskForecast | AskProposal) -> Callable[[], Forecasted | Proposed]:
-        """Return the work that answers the question as it stands now."""
-        return self._forecast(ask) if isinstance(ask, AskForecast) else self._propose(ask)
-
-    def _forecast(self, ask: AskForecast) -> Callable[[], Forecasted]:
-        trial = self._study.trials[ask.trial]
-        history = History(
-            losses=list(trial.losses[: ask.epoch]),
-            horizons=ask.horizons,
-            epochs=self._study.spec.epochs,
-            config=trial.config,
-            bounds=self._study.spec.bounds,
-            others=self._others(ask.trial),
-        )
-
-        def work() -> Forecasted:
-            note = ""
-            try:
-                (forecast,) = self._curves.forecast([history])
-            except Exception as error:
-                # A model is somebody's plug-in: whatever it raises, the study goes on without it.
-                forecast, note = None, f"the curve model failed: {error}"
-            if forecast is None:
-                note = note or "the curve model has no answer"
-            return Forecasted(
-                at=0.0, trial=ask.trial, epoch=ask.epoch, forecast=forecast, note=note
-            )
-
-        return work
-
-    def _others(self, asked: TrialId) -> list[Other]:
-        """Return the trials that have come furthest, as many as the model wants."""
-        if not self._curves.others:
-            return []
-        seen = (trial for trial in self._study.trials if trial.id != asked and trial.epoch)
-        furthest = nlargest(self._curves.others, seen, key=lambda trial: trial.epoch)
-        return [Other(list(trial.losses), trial.config) for trial in furthest]
-
-    def _propose(self, ask: AskProposal) -> Callable[[], Proposed]:
-        def work() -> Proposed:
-            config, note = None, ""
-            try:
-                config = self._generator.propose(ask.number, self._study)
-            except PacelineError as error:
-                note = str(error)
-            except Exception as error:
-                # Somebody's plug-in too. Without it there are no new trials; those there are go on.
-                note = f"the generator failed: {type(error).__name__}: {error}"
-            return Proposed(at=0.0, number=ask.number, config=config, note=note, group=ask.group)
-
-        return work
-
-
-def advice_by(
-    models: Sequence[CurveModel], generators: Sequence[Generator], state: StudyState
-) -> Adviser:
-    """Return who answers a study, or each of several that are driven as one."""
-    if len(models) == 1:
-        return Advice(models[0], generators[0], state)
-    return _SharedAdvice(models, generators, state)
-
-
-class _SharedAdvice:
-    """Advice to several studies that are driven as one: each is answered by its own."""
+class StudyAdvisor:
+    """The curve model and the generator of each group, asked about the study."""
 
     def __init__(
-        self, models: Sequence[CurveModel], generators: Sequence[Generator], whole: StudyState
+        self, models: Sequence[CurveModel], generators: Sequence[Generator], state: StudyState
     ) -> None:
         self._models = models
         self._generators = generators
-        self._whole = whole
+        self._state = state
 
     def answer(self, ask: AskForecast | AskProposal) -> Callable[[], Forecasted | Proposed]:
-        """Return the work that answers the question, as the study that asks sees itself."""
-        groups = self._whole.groups
-        assert groups is not None
-        asks = groups[ask.group] if isinstance(ask, AskProposal) else groups.of(ask.trial)
-        model, generator = self._models[asks.number], self._generators[asks.number]
-        return Advice(model, generator, asks).answer(ask)
+        """Return the work that answers the request, with the study as it is now."""
+        if isinstance(ask, AskProposal):
+            group = self._state.groups[ask.group]
+            return _propose(ask, self._generators[ask.group], group)
+        trial = self._state.trials[ask.trial]
+        return _forecast(ask, self._models[trial.group], self._state.find_group(trial))
+
+
+def _forecast(ask: AskForecast, model: CurveModel, study: StudyView) -> Callable[[], Forecasted]:
+    trial = study.trials[ask.trial]
+    history = History(
+        losses=list(trial.losses[: ask.epoch]),
+        horizons=ask.horizons,
+        epochs=study.spec.epochs,
+        config=trial.config,
+        bounds=study.spec.bounds,
+        others=_list_others(model.others, ask.trial, study),
+    )
+
+    def work() -> Forecasted:
+        note = ""
+        try:
+            (forecast,) = model.forecast([history])
+        except Exception as error:
+            # A model may be a plug-in: whatever it raises, the study goes on without it.
+            forecast, note = None, f"the curve model failed: {error}"
+        if forecast is None:
+            note = note or "the curve model has no answer"
+        return Forecasted(at=0.0, trial=ask.trial, epoch=ask.epoch, forecast=forecast, note=note)
+
+    return work
+
+
+def _list_others(count: int, asked: TrialId, study: StudyView) -> list[Other]:
+    """Return the trials that have come furthest, as many as the model wants."""
+    if not count:
+        return []
+    seen = (trial for trial in study.trials if trial.id != asked and trial.epoch)
+    furthest = nlargest(count, seen, key=lambda trial: trial.epoch)
+    return [Other(list(trial.losses), trial.config) for trial in furthest]
+
+
+def _propose(ask: AskProposal, generator: Generator, study: StudyView) -> Callable[[], Proposed]:
+    def work() -> Proposed:
+        config, note = None, ""
+        try:
+            config = generator.propose(ask.number, study)
+        except PacelineError as error:
+            note = str(error)
+        except Exception as error:
+            # A generator may be a plug-in too. Without it there are no new trials.
+            note = f"the generator failed: {type(error).__name__}: {error}"
+        return Proposed(at=0.0, number=ask.number, config=config, note=note, group=ask.group)
+
+    return work

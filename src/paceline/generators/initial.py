@@ -1,6 +1,6 @@
-"""Configs that the user wants tried before any other.
+"""Initial configs: the configs that the user wants tried before any other (`first=`).
 
-Knows how to read them against a space. What one of them leaves out is left to the generator.
+Knows how to read them against a space. The generator fills dimensions that they leave out.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from paceline.core.values import Config, Value
 
 
-class First:
-    """The first configs of a space; `whole` ones where the generator cannot add what is missing."""
+class InitialConfigs:
+    """The initial configs of a space; with `whole`, a config must set every dimension."""
 
     def __init__(
         self, space: Space, configs: Sequence[Config] | None, *, whole: bool = False
     ) -> None:
         self._space = space
-        # For each config its dimensions' values by name; of a choice, the number of the option.
+        # For each config its values by dimension name; for a choice, the index of the option.
         self.values: list[dict[str, Value]] = []
         for at, config in enumerate(configs or ()):
             try:
@@ -34,14 +34,14 @@ class First:
     def __len__(self) -> int:
         return len(self.values)
 
-    def config(self, number: int, draw: Callable[[Dimension], Value]) -> Config:
-        """Return the config of this number, with a drawn value wherever it has none."""
+    def make_config(self, number: int, draw: Callable[[Dimension], Value]) -> Config:
+        """Return the config of this number, with drawn values for dimensions it leaves out."""
         given = self.values[number]
 
-        def value(dimension: Dimension) -> Value:
+        def choose_value(dimension: Dimension) -> Value:
             if dimension.name not in given:
                 return draw(dimension)
             found = given[dimension.name]
             return dimension.arguments[found] if dimension.kind in CHOICES else found
 
-        return self._space.fill(value)
+        return self._space.fill(choose_value)

@@ -1,7 +1,7 @@
-"""Orders in which what trials have in common is finished early.
+"""Prefix order: orders of configs in which shared prefixes are trained early.
 
-Knows from which epoch on a dimension of a space is in force, and how to put configs that begin
-alike next to each other. Knows no plan: whoever shares epochs does so wherever configs come from.
+Knows from which epoch on a dimension of a space takes effect, and how to put configs with the same
+prefix next to each other. Does not know the plan: the machine shares prefixes in any order.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 PIECES = "piecewise"
 
 
-def beginning(dimension: Dimension, template: Config) -> int:
-    """Return the epoch from which a dimension is in force: 0, or that of its piece of a schedule.
+def find_start_epoch(dimension: Dimension, template: Config) -> int:
+    """Return the epoch at which a dimension takes effect: 0, or the start of its schedule piece.
 
-    What stands under an option of a choice, or in a piece whose epoch is not fixed, may be in force
-    from the first epoch on.
+    A dimension under an option of a choice, or in a piece without a fixed start, may take effect at
+    the first epoch.
     """
     if dimension.under is not None or PIECES not in dimension.path:
         return 0
@@ -34,17 +34,17 @@ def beginning(dimension: Dimension, template: Config) -> int:
     return start if fixed and place == 1 else 0
 
 
-def neighbours_first(ways: Sequence[Sequence[str]]) -> list[int]:
-    """Return an order of these, in which those that begin alike follow each other.
+def group_by_prefix(paths: Sequence[Sequence[str]]) -> list[int]:
+    """Return an order of paths in which paths with a common prefix follow each other.
 
-    Whoever begins in a new way comes when the first that begins so would have come.
+    Groups come in the order of their first paths.
 
-    >>> neighbours_first([["a", "x"], ["b", "x"], ["a", "y"], ["b", "x"], ["a", "x"]])
+    >>> group_by_prefix([["a", "x"], ["b", "x"], ["a", "y"], ["b", "x"], ["a", "x"]])
     [0, 4, 2, 1, 3]
     """
     first: dict[tuple[str, ...], int] = {}
     places = []
-    for number, way in enumerate(ways):
-        begun = [tuple(way[:length]) for length in range(1, len(way) + 1)]
-        places.append(([first.setdefault(prefix, number) for prefix in begun], number))
+    for number, path in enumerate(paths):
+        prefixes = [tuple(path[:length]) for length in range(1, len(path) + 1)]
+        places.append(([first.setdefault(prefix, number) for prefix in prefixes], number))
     return [number for _, number in sorted(places)]

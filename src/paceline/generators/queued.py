@@ -1,21 +1,22 @@
-"""Configs given beforehand, in their order: a trace's runs, or what a user wants tried first."""
+"""Queued: a fixed list of configs, in order, such as the runs of a trace."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.ports import sees_nothing
+from paceline.core.base_part import BasePart
+from paceline.core.ports import see_nothing
 
 if TYPE_CHECKING:
     from paceline.core.values import Config
     from paceline.core.views import StudyView
 
 
-class Queued:
-    """The n-th config is the n-th one given."""
+class Queued(BasePart):
+    """The n-th config is the n-th of the list."""
 
     pure = True
-    see = staticmethod(sees_nothing)
+    see = staticmethod(see_nothing)
 
     def __init__(self, *, configs: list[dict[str, Any]]) -> None:
         self._configs = configs

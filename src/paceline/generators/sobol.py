@@ -1,17 +1,18 @@
-"""Points that fill the space evenly: a Sobol sequence, shifted by the study's seed.
+"""Sobol: a quasi-random sequence that fills the space evenly, shifted by the study's seed.
 
-Sobol 1967, with the direction numbers of Joe and Kuo 2008 as scipy ships them. The shift is one
-random offset a dimension, modulo 1: it keeps the evenness and makes seeds differ.
+Sobol, 1967, with the direction numbers of Joe and Kuo, 2008, from scipy. The shift is one random
+offset for each dimension, modulo 1: it keeps the sequence even and makes seeds differ.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.ports import sees_nothing
+from paceline.core.base_part import BasePart
+from paceline.core.ports import see_nothing
 from paceline.core.rng import stream
 from paceline.core.space import Space
-from paceline.generators.initial import First
+from paceline.generators.initial import InitialConfigs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,19 +21,25 @@ if TYPE_CHECKING:
     from paceline.core.views import StudyView
 
 
-class Sobol:
-    """The n-th config is the n-th point of the sequence, after those of `first`.
+class Sobol(BasePart):
+    """The n-th config is the n-th point of the sequence, after the configs of `first`.
 
-    What one of these leaves out is that of the sequence's first point.
+    Dimensions that these leave out have the values of the sequence's first point.
     """
 
+    from_study = ("space",)
     pure = True
-    see = staticmethod(sees_nothing)
+    see = staticmethod(see_nothing)
 
-    def __init__(self, *, space: dict[str, Any], first: list[dict[str, Any]] | None = None) -> None:
-        self._space = Space(space)
-        self._first = First(self._space, first)
-        # The sequence so far: a cache of pure arithmetic, no memory.
+    def __init__(
+        self,
+        *,
+        space: dict[str, Any] | None = None,
+        first: list[dict[str, Any]] | None = None,
+    ) -> None:
+        self._space = Space(space or {})
+        self._first = InitialConfigs(self._space, first)
+        # The sequence so far: a cache of a pure function, not memory.
         self._points: Sequence[Sequence[float]] = ()
 
     def propose(self, number: int, study: StudyView) -> Config | None:
@@ -41,18 +48,18 @@ class Sobol:
             return self._space.config([])
         rng = stream(study.spec.seed, "sobol")
         shift = [rng.random() for _ in dimensions]
-        point = self._point(max(number - len(self._first), 0), len(dimensions))
+        point = self._get_point(max(number - len(self._first), 0), len(dimensions))
         values = {
             each.name: each.at((share + offset) % 1.0)
             for each, share, offset in zip(dimensions, point, shift, strict=True)
         }
         if number < len(self._first):
-            return self._first.config(number, lambda dimension: values[dimension.name])
+            return self._first.make_config(number, lambda dimension: values[dimension.name])
         return self._space.fill(lambda dimension: values[dimension.name])
 
-    def _point(self, number: int, dimensions: int) -> Sequence[float]:
+    def _get_point(self, number: int, dimensions: int) -> Sequence[float]:
         if number >= len(self._points):
-            from scipy.stats import qmc  # takes half a second: only for those who use it
+            from scipy.stats import qmc  # on use: the import takes half a second
 
             sequence = qmc.Sobol(dimensions, scramble=False)
             self._points = sequence.random_base2(max(6, (number + 1).bit_length())).tolist()

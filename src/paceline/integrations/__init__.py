@@ -1,7 +1,8 @@
-"""Other people's libraries, one module each, imported when asked for.
+"""Integrations of other libraries, one module each, imported on first use.
 
 `paceline.integrations.torch`: trials that train on several devices at once.
 `paceline.integrations.ray_tune`: trainables and spaces written for Ray Tune.
+`paceline.integrations.ray_tune_scheduler`: policies as schedulers of Ray Tune.
 """
 
 from __future__ import annotations
@@ -19,5 +20,5 @@ _MODULES = ("ray_tune", "torch")
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         known = ", ".join(_MODULES)
-        raise AttributeError(f"paceline.integrations has no {name!r}: there is {known}.")
+        raise AttributeError(f"paceline.integrations has no {name!r}: choose one of {known}.")
     return import_module(f"{__name__}.{name}")

@@ -1,106 +1,133 @@
-"""Who watches a study for people: the live picture on a terminal, lines elsewhere.
+"""Watchers of a running study: a live view on a terminal, lines of text elsewhere.
 
-Knows how often to look. Costs next to nothing while it does not look, whatever is reported.
+Decides how often to draw; `render` decides what. Imports rich only when it draws, and costs next to
+nothing between two drawings, however many reports arrive.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Self
 
-from paceline.analysis.live_lines import Teller
+from paceline.analysis.story import LiveStory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TextIO
 
-    from paceline.analysis.live_lines import Said
+    from rich.console import Console
+
+    from paceline.analysis.story import Sentence
     from paceline.core.decisions import Step
-    from paceline.live.terminal import Screen
     from paceline.machine.state import StudyState
 
     Watch = Callable[[StudyState, Sequence[Step]], None]
 
-# At most four pictures a second, and fewer where drawing one takes long: a hundredth of the time.
+# At most four drawings a second, and fewer if drawing is slow: at most 1/SHARE of the time.
 EVERY_S = 0.25
 SHARE = 100.0
-# Sentences that are kept for the picture.
+# Sentences kept for the view.
 KEPT = 20
 
 
 @contextmanager
-def progress_on(stream: TextIO) -> Iterator[Watch]:
-    """Give who shows a study on this stream: live where it is a terminal, else line by line."""
-    if _can_draw(stream):
-        from paceline.live.terminal import Screen
+def show_progress(stream: TextIO) -> Iterator[Watch]:
+    """Yield a watcher that shows a study on a stream: live on a terminal, else line by line."""
+    console = _open_console(stream)
+    if console is None:
+        yield _ignore_lost_stream(LineWriter(stream))
+        return
+    with LiveView(console) as view:
+        yield _ignore_lost_stream(view)
 
-        with Screen(stream) as screen:
-            yield _while_it_lasts(Live(screen))
-    else:
-        yield _while_it_lasts(Lines(stream))
+
+def _open_console(stream: TextIO) -> Console | None:
+    """Return a console on a terminal that can move its cursor; None for any other stream."""
+    if not stream.isatty():
+        return None
+    # Imported here: rich takes longer to import than a study takes to start.
+    from rich.console import Console
+
+    console = Console(file=stream, markup=False, emoji=False, highlight=False)
+    return None if console.is_dumb_terminal else console
 
 
-def _while_it_lasts(watch: Watch) -> Watch:
-    """Return the same watcher, which falls silent where its stream is gone: the study goes on."""
-    gone = False
+def _ignore_lost_stream(watch: Watch) -> Watch:
+    """Return a watcher that stops writing when its stream is gone; the study continues."""
+    is_lost = False
 
-    def shown(state: StudyState, steps: Sequence[Step]) -> None:
-        nonlocal gone
-        if not gone:
+    def write(state: StudyState, steps: Sequence[Step]) -> None:
+        nonlocal is_lost
+        if not is_lost:
             try:
                 watch(state, steps)
             except OSError:
-                gone = True
+                is_lost = True
 
-    return shown
-
-
-def _can_draw(stream: TextIO) -> bool:
-    if not stream.isatty():
-        return False
-    # Imported here: it takes longer than a study that nobody watches needs for starting.
-    from rich.console import Console
-
-    return not Console(file=stream).is_dumb_terminal
+    return write
 
 
-class Lines:
-    """Writes one line for each thing that matters, never one for each report."""
+class LineWriter:
+    """Writes one line for each sentence of the running study, and no line for a report."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._teller = Teller()
+        self._story = LiveStory()
 
     def __call__(self, state: StudyState, steps: Sequence[Step]) -> None:
-        told = [said for said in self._teller.hear(state, steps) if not said.minor]
-        if told:
-            self._stream.write("".join(f"{said}\n" for said in told))
+        lines = [f"{each}\n" for each in self._story.take(state, steps) if not each.is_minor]
+        if lines:
+            self._stream.write("".join(lines))
             self._stream.flush()
 
 
-class Live:
-    """Draws the picture of the study."""
+class LiveView:
+    """Draws the study at the bottom of a terminal; what the program prints appears above it."""
 
-    def __init__(self, screen: Screen, clock: Callable[[], float] = time.monotonic) -> None:
-        self._screen = screen
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        from rich.live import Live
+
+        self._console = console
+        self._live = Live(
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            vertical_overflow="crop",
+            # A stream that goes to a file keeps going there.
+            redirect_stdout=sys.stdout.isatty() or sys.stdout is console.file,
+            redirect_stderr=sys.stderr.isatty(),
+        )
         self._clock = clock
-        self._teller = Teller()
-        self._said: deque[Said] = deque(maxlen=KEPT)
+        self._story = LiveStory()
+        self._sentences: deque[Sentence] = deque(maxlen=KEPT)
         self._next = clock()
-        # What our clock showed when the study's showed 0.
-        self._began = 0.0
+        # The reading of `clock` at study time 0.
+        self._start = 0.0
+
+    def __enter__(self) -> Self:
+        with suppress(OSError):  # the terminal may be gone
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._live.stop()
 
     def __call__(self, state: StudyState, steps: Sequence[Step]) -> None:
-        self._said.extend(self._teller.hear(state, steps))
+        self._sentences.extend(self._story.take(state, steps))
         now = self._clock()
         if steps:
-            self._began = now - state.now
+            self._start = now - state.now
         if now < self._next and state.end is None:
             return
-        from paceline.live.render import picture
+        from paceline.live.render import Size, render_study
 
-        lines = picture(state, self._said, now - self._began, self._screen.size)
-        self._screen.draw(lines)
+        # The last column stays empty, and a row is left for the cursor.
+        width, height = self._console.size
+        size = Size(max(width - 1, 1), max(height - 1, 1))
+        view = render_study(state, self._sentences, now - self._start, size)
+        self._live.update(view, refresh=True)
         self._next = now + max(EVERY_S, SHARE * (self._clock() - now))

@@ -1,7 +1,7 @@
-"""Who trains for whom: a trial's goal becomes wishes on nodes, and wishes find an attempt.
+"""The assignment of trials to attempts: which attempt trains for which trials, and its order.
 
-Knows the tree, the trials and the running attempts. A trial with a goal ahead is either carried
-by an attempt whose path it shares, or ready to be launched. Does not know slots or policies.
+Knows the tree, the trials and the running attempts. A trial with a goal ahead is either assigned to
+an attempt whose path it shares, or ready to be launched. Does not know slots or policies.
 """
 
 from __future__ import annotations
@@ -9,225 +9,238 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Collection
 from math import inf
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from paceline.machine.requirements import stage_end
-from paceline.machine.timing import Paths
-from paceline.plan.tree import known_on, node_of, saved_on, shared_until, way
+from paceline.machine.requirements import find_declared_width, find_stage_end
+from paceline.machine.timing import CriticalPath
+from paceline.plan.tree import (
+    find_checkpoint,
+    find_node,
+    last_known_epoch,
+    last_shared_epoch,
+    path_to_root,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from paceline.core.events import Reported
     from paceline.core.values import AttemptId, TrialId
-    from paceline.machine.timing import Paces
-    from paceline.machine.trial_state import Attempt, Leaf, Trial
+    from paceline.machine.timing import EpochTimes
+    from paceline.machine.trial_state import AttemptState, Leaf, TrialState
+
+_get_trial = itemgetter(2)
 
 
-class Waiting(Collection["TrialId"]):
-    """Trials in order; adding and taking one costs O(log n), but for moving the others up."""
+class ReadyQueue(Collection["TrialId"]):
+    """Ready trials, longest path first; of equal ones the longest waiting first."""
 
     def __init__(self) -> None:
-        # (minus the length, arrival, trial), sorted; and each trial's own.
-        self._line: list[tuple[float, int, TrialId]] = []
-        self._places: dict[TrialId, tuple[float, int, TrialId]] = {}
+        # (minus the length, arrival, trial), sorted; and each trial's own entry.
+        self._entries: list[tuple[float, int, TrialId]] = []
+        self._by_trial: dict[TrialId, tuple[float, int, TrialId]] = {}
         self._arrivals = 0
 
     def add(self, trial: TrialId, length: float) -> None:
-        """Let a trial wait; one that waits already keeps its arrival."""
+        """Add a trial; one that is queued already keeps its arrival."""
         arrival = self._arrivals
-        known = self._places.get(trial)
+        known = self._by_trial.get(trial)
         if known is not None:
             arrival = known[1]
             self.discard(trial)
         self._arrivals += known is None
-        place = self._places[trial] = (-length, arrival, trial)
-        insort(self._line, place)
+        entry = self._by_trial[trial] = (-length, arrival, trial)
+        insort(self._entries, entry)
 
     def discard(self, trial: TrialId) -> None:
-        """Let it wait no more, if it does."""
-        place = self._places.pop(trial, None)
-        if place is not None:
-            del self._line[bisect_left(self._line, place)]
+        """Remove a trial if it is queued."""
+        entry = self._by_trial.pop(trial, None)
+        if entry is not None:
+            del self._entries[bisect_left(self._entries, entry)]
 
     def __contains__(self, trial: object) -> bool:
-        return trial in self._places
+        return trial in self._by_trial
 
     def __iter__(self) -> Iterator[TrialId]:
-        return (trial for _, _, trial in self._line)
+        return map(_get_trial, self._entries)
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._entries)
 
 
 T = TypeVar("T")
 
 
-class Rides:
-    """Ready trials, carried trials, and the attempts whose order may have to change."""
+class Assignment:
+    """Ready trials, assigned trials, and the attempts whose order may have to change."""
 
-    __slots__ = ("branched", "paths", "ready", "touched")
+    __slots__ = ("changed", "critical_path", "has_branches", "ready")
 
-    def __init__(self, paces: Paces) -> None:
-        # Longest path first; while no two trials part anywhere, longest waiting first.
-        self.ready = Waiting()
-        self.paths = Paths(paces)
-        # Whether any two trials part after a common beginning.
-        self.branched = False
-        # Attempts whose members or goals changed since their orders were last looked at.
-        self.touched: dict[int, Attempt] = {}
+    def __init__(self, epoch_times: EpochTimes) -> None:
+        self.ready = ReadyQueue()
+        self.critical_path = CriticalPath(epoch_times)
+        # Whether any two trials part after a common prefix.
+        self.has_branches = False
+        # Attempts whose members or goals changed since their orders were last planned.
+        self.changed: dict[int, AttemptState] = {}
 
-    def want(self, trial: Trial, mark: int = 0) -> None:
-        """Put the trial's wish for every epoch up to its goal on the tree, and find a ride.
+    def request(self, trial: TrialState, fork_epoch: int = 0) -> None:
+        """Request all epochs up to the trial's goal; assign it to an attempt or queue it.
 
-        At the epoch `mark` others may branch: an attempt that stands there saves before it goes on.
+        Others may fork from it at `fork_epoch`: an attempt that is there saves before it goes on.
         """
-        for node in way(trial.leaf):
+        for node in path_to_root(trial.leaf):
             wanted = node.end > trial.epoch and node.start < trial.goal
-            if wanted and trial not in node.wanted:
-                node.wanted += (trial,)
+            if wanted and trial not in node.wanted_by:
+                node.wanted_by += (trial,)
         if trial.attempt is not None:
-            self.touched[trial.attempt.id] = trial.attempt
+            self.changed[trial.attempt.id] = trial.attempt
         elif trial.id in self.ready:
-            self._wait(trial)
+            self._queue(trial)
         else:
             self.attach(trial)
-        if mark:
-            trial.mark = mark
-            attempt, saved = trial.attempt, saved_on(trial.leaf, mark)
-            if saved is not None and saved[0] == mark:
+        if fork_epoch:
+            trial.fork_epoch = fork_epoch
+            attempt, saved = trial.attempt, find_checkpoint(trial.leaf, fork_epoch)
+            if saved is not None and saved[0] == fork_epoch:
                 return
-            if attempt is not None and attempt.epoch == mark and attempt.parked:
-                attempt.save_at = tuple(sorted({*attempt.save_at, mark}))
+            if attempt is not None and attempt.epoch == fork_epoch and attempt.saves_here:
+                attempt.save_at = tuple(sorted({*attempt.save_at, fork_epoch}))
 
-    def forget(self, trial: Trial) -> None:
-        """Take the trial's wishes back: it has what it wanted, or wants nothing any more."""
-        for node in way(trial.leaf):
-            if trial in node.wanted:
-                node.wanted = _without(node.wanted, trial)
-        self.ready.discard(trial.id)
-        if trial.attempt is not None:
-            self._detach(trial, trial.attempt)
-
-    def attach(self, trial: Trial) -> None:
-        """Let a running attempt carry the trial, or make it ready."""
-        self.branched = self.branched or trial.leaf.parent is not None
-        known = known_on(trial.leaf)
-        if trial.goal <= known:
-            return  # it only has to be credited with what is known
-        attempt = _carrier(trial, known)
+    def withdraw(self, trial: TrialState) -> None:
+        """Withdraw the trial's requests: it is at its goal, or has ended."""
+        leaf = trial.leaf
+        for node in (leaf,) if leaf.parent is None else path_to_root(leaf):
+            if trial in node.wanted_by:
+                node.wanted_by = _without(node.wanted_by, trial)
+        attempt = trial.attempt
         if attempt is None:
-            self._wait(trial)
+            self.ready.discard(trial.id)
+        else:
+            self._detach(trial, attempt)
+
+    def attach(self, trial: TrialState) -> None:
+        """Assign the trial to a running attempt on its path, or queue it."""
+        self.has_branches = self.has_branches or trial.leaf.parent is not None
+        known = last_known_epoch(trial.leaf)
+        if trial.goal <= known:
+            return  # it only has to be credited with the known epochs
+        attempt = _find_attempt(trial, known)
+        if attempt is None:
+            self._queue(trial)
         else:
             trial.attempt = attempt
             attempt.members += (trial,)
-            self.touched[attempt.id] = attempt
+            self.changed[attempt.id] = attempt
 
-    def _wait(self, trial: Trial) -> None:
+    def _queue(self, trial: TrialState) -> None:
         length = inf
-        if self.branched:
-            saved = saved_on(trial.leaf, known_on(trial.leaf))
-            length = self.paths.left(trial, 0 if saved is None else saved[0])
+        if self.has_branches:
+            saved = find_checkpoint(trial.leaf, last_known_epoch(trial.leaf))
+            length = self.critical_path.remaining_s(trial, 0 if saved is None else saved[0])
         self.ready.add(trial.id, length)
 
-    def board(self, attempt: Attempt) -> None:
-        """Begin an attempt: its own trial, and every ready one whose next epochs it trains."""
-        trial = attempt.trial
-        self.station(attempt)
-        for rider in riders(trial, attempt.start):
-            self.ready.discard(rider.id)
-            rider.attempt = attempt
-            attempt.members += (rider,)
+    def start(self, attempt: AttemptState) -> None:
+        """Assign to a new attempt its own trial and all ready ones whose next epochs it trains."""
+        self.locate(attempt)
+        for trial in find_members(attempt.trial, attempt.start):
+            self.ready.discard(trial.id)
+            trial.attempt = attempt
+            attempt.members += (trial,)
 
-    def station(self, attempt: Attempt) -> None:
-        """Note where the attempt is, so that trials that pass there can find it."""
+    def locate(self, attempt: AttemptState) -> None:
+        """Record on the tree where the attempt is, so that trials of that path can find it."""
         leaf = attempt.trial.leaf
-        for node in way(leaf):
-            if attempt in node.runners:
-                node.runners = _without(node.runners, attempt)
-        ahead = attempt.epoch if attempt.parked else attempt.epoch + 1
-        if not attempt.halting and ahead <= leaf.end:
-            node_of(leaf, max(ahead, 1)).runners += (attempt,)
+        self._remove_from_tree(attempt)
+        ahead = attempt.epoch if attempt.saves_here else attempt.epoch + 1
+        if not attempt.is_halting and ahead <= leaf.end:
+            find_node(leaf, max(ahead, 1)).attempts += (attempt,)
 
-    def passed(self, attempt: Attempt, node: Leaf, event: Reported) -> None:
-        """Note that an attempt has trained one more epoch of a path that others may leave."""
-        self.paths.learn(attempt, node, event)
-        # At a node's end it may stay to save; one epoch further it has moved on for certain.
+    def _remove_from_tree(self, attempt: AttemptState) -> None:
+        for node in path_to_root(attempt.trial.leaf):
+            if attempt in node.attempts:
+                node.attempts = _without(node.attempts, attempt)
+
+    def record_epoch(self, attempt: AttemptState, node: Leaf, event: Reported) -> None:
+        """Record that an attempt has trained one more epoch of a path that others may leave."""
+        self.critical_path.record_epoch(attempt, node, event)
+        # At a node's end it may stay to save; one epoch further it has certainly gone on.
         if attempt.epoch == node.end or attempt.epoch == node.start + 1:
-            self.station(attempt)
-        self.part(attempt)
-        # One epoch before a branch it is settled who goes on there: later it may have begun to.
+            self.locate(attempt)
+        self.detach_diverged(attempt)
+        # Its leader after a branch is chosen one epoch before: later it may have begun the next.
         if attempt.epoch + 1 in attempt.save_at:
-            self.touched[attempt.id] = attempt
+            self.changed[attempt.id] = attempt
 
-    def follow(self, attempt: Attempt, trial: Trial) -> None:
-        """Let the attempt go on along another trial's path, which agrees with all it has done."""
-        for node in way(attempt.trial.leaf):
-            if attempt in node.runners:
-                node.runners = _without(node.runners, attempt)
-        parted = shared_until(trial.leaf, attempt.trial.leaf)
-        attempt.turns += ((attempt.version, parted),)
+    def switch_path(self, attempt: AttemptState, trial: TrialState) -> None:
+        """Continue the attempt on another trial's path, which shares all epochs it has done."""
+        self._remove_from_tree(attempt)
+        parted = last_shared_epoch(trial.leaf, attempt.trial.leaf)
+        attempt.path_changes += ((attempt.version, parted),)
         attempt.trial = trial
-        self.station(attempt)
+        self.locate(attempt)
 
-    def release(self, attempt: Attempt) -> None:
-        """End what the attempt did for its members; each looks for another ride."""
-        for node in way(attempt.trial.leaf):
-            if attempt in node.runners:
-                node.runners = _without(node.runners, attempt)
+    def release(self, attempt: AttemptState) -> None:
+        """Detach all members of an attempt; each is assigned to another one or queued."""
+        self._remove_from_tree(attempt)
         members, attempt.members = attempt.members, ()
         for trial in members:
             trial.attempt = None
             self.attach(trial)
 
-    def part(self, attempt: Attempt) -> None:
-        """Let go the trials whose path the attempt has left, with no save of it still to come."""
+    def detach_diverged(self, attempt: AttemptState) -> None:
+        """Detach the trials whose path the attempt has left, unless a save for them is due."""
         if len(attempt.members) == 1 and attempt.members[0] is attempt.trial:
             return
-        leaving = [trial for trial in attempt.members if _left_behind(trial, attempt)]
+        leaving = [trial for trial in attempt.members if _has_diverged(trial, attempt)]
         for trial in leaving:
             self._detach(trial, attempt)
             self.attach(trial)
 
-    def _detach(self, trial: Trial, attempt: Attempt) -> None:
+    def _detach(self, trial: TrialState, attempt: AttemptState) -> None:
         trial.attempt = None
         attempt.members = _without(attempt.members, trial)
-        self.touched[attempt.id] = attempt
+        self.changed[attempt.id] = attempt
 
 
-def riders(trial: Trial, start: int) -> list[Trial]:
-    """Return the trial and the ready ones that an attempt on its path from `start` would carry."""
+def find_members(trial: TrialState, start: int) -> list[TrialState]:
+    """Return the trial and the ready ones that an attempt on its path from `start` trains for."""
     leaf = trial.leaf
     found = [trial]
-    if leaf.parent is None and leaf.wanted == (trial,):
+    if leaf.parent is None and leaf.wanted_by == (trial,):
         return found
-    for node in way(leaf):
+    for node in path_to_root(leaf):
         if node.end > start:
             found += (
                 other
-                for other in node.wanted
+                for other in node.wanted_by
                 if other.attempt is None and other.epoch < node.end and other not in found
             )
     return found
 
 
-def _left_behind(trial: Trial, attempt: Attempt) -> bool:
-    together = shared_until(trial.leaf, attempt.trial.leaf)
-    if together in attempt.save_at or together >= trial.goal:
+def _has_diverged(trial: TrialState, attempt: AttemptState) -> bool:
+    shared = last_shared_epoch(trial.leaf, attempt.trial.leaf)
+    if shared in attempt.save_at or shared >= trial.goal:
         return False
-    return together < attempt.epoch or (together == attempt.epoch and not attempt.parked)
+    return shared < attempt.epoch or (shared == attempt.epoch and not attempt.saves_here)
 
 
-def _carrier(trial: Trial, known: int) -> Attempt | None:
+def _find_attempt(trial: TrialState, known: int) -> AttemptState | None:
     leaf = trial.leaf
     if leaf.parent is None:
-        return leaf.runners[0] if leaf.runners else None
-    for node in way(node_of(leaf, known + 1)):
-        if node.runners:
-            attempt = max(node.runners, key=lambda attempt: (attempt.epoch, -attempt.id))
-            saved = saved_on(leaf, known)
-            # An attempt that retrains what is known is worth waiting for only if it is ahead of
-            # the checkpoint the trial could start from.
+        return leaf.attempts[0] if leaf.attempts else None
+    for node in path_to_root(find_node(leaf, known + 1)):
+        # An attempt that has trained nothing yet may be too narrow for this trial's next stage.
+        wide = [
+            each for each in node.attempts if find_declared_width(trial, each.start) <= each.width
+        ]
+        if wide:
+            attempt = max(wide, key=lambda attempt: (attempt.epoch, -attempt.id))
+            saved = find_checkpoint(leaf, known)
+            # An attempt that trains known epochs again is worth waiting for only if it is ahead of
+            # the checkpoint that the trial could start from.
             if node.end > known or saved is None or saved[0] <= attempt.epoch:
                 return attempt
     return None
@@ -237,14 +250,14 @@ def _without(items: tuple[T, ...], item: T) -> tuple[T, ...]:
     return () if len(items) == 1 else tuple(other for other in items if other is not item)
 
 
-# In this time an order has certainly come to the attempt that it is for.
-_HEARD_S = 0.1
+# An order arrives at its attempt within this time.
+_DELIVERY_S = 0.1
 
 
-class Order(NamedTuple):
-    """Follow this trial's path up to this epoch, and save at these on the way."""
+class AttemptOrder(NamedTuple):
+    """Follow this trial's path up to this epoch, and save at these epochs on the way."""
 
-    trial: Trial
+    trial: TrialState
     goal: int
     save_at: tuple[int, ...]
 
@@ -254,88 +267,93 @@ class Stage(NamedTuple):
 
     start: int
     source: AttemptId | None
-    order: Order
+    order: AttemptOrder
 
 
-def stage_for(trial: Trial) -> Stage:
+def plan_stage(trial: TrialState) -> Stage:
     """Return what to launch for a ready trial: from its latest checkpoint to its goal."""
-    saved = saved_on(trial.leaf, known_on(trial.leaf))
+    saved = find_checkpoint(trial.leaf, last_known_epoch(trial.leaf))
     start, source = saved if saved is not None else (0, None)
-    order = _order(riders(trial, start), trial, start, ())
-    return Stage(start, source, _fitted(order, start))
+    order = _serve_members(find_members(trial, start), trial, start, ())
+    return Stage(start, source, _cut_to_stage(order, start))
 
 
-def order_for(attempt: Attempt, paths: Paths) -> Order:
+def plan_order(attempt: AttemptState, critical_path: CriticalPath) -> AttemptOrder:
     """Return the order that serves the attempt's members from here on, at the width it needs."""
-    return _fitted(_wanted_of(attempt, paths), attempt.start)
+    return _cut_to_stage(_plan_uncut(attempt, critical_path), attempt.start)
 
 
-def _wanted_of(attempt: Attempt, paths: Paths) -> Order:
+def _plan_uncut(attempt: AttemptState, critical_path: CriticalPath) -> AttemptOrder:
     epoch, lead, members = attempt.epoch, attempt.trial, attempt.members
-    if members == (lead,) and not attempt.yielding:
-        return Order(lead, lead.goal, _due(attempt.epoch, attempt.save_at))
+    if members == (lead,) and not attempt.must_yield:
+        return AttemptOrder(lead, lead.goal, _keep_due(attempt.epoch, attempt.save_at))
     if lead not in members or epoch + 1 in attempt.save_at:
-        ahead = _ahead(attempt)
+        ahead = _list_ahead(attempt)
         if ahead:
-            lead = _leader(ahead, lead, epoch, paths)
+            lead = _choose_leader(ahead, lead, epoch, critical_path)
         elif lead not in members:
-            return _order(members, lead, epoch, attempt.save_at)._replace(
+            return _serve_members(members, lead, epoch, attempt.save_at)._replace(
                 goal=min(attempt.goal, epoch)
             )
-    order = _order(members, lead, epoch, attempt.save_at)
-    return order._replace(goal=min(attempt.goal, epoch)) if attempt.yielding else order
+    order = _serve_members(members, lead, epoch, attempt.save_at)
+    return order._replace(goal=min(attempt.goal, epoch)) if attempt.must_yield else order
 
 
-def _fitted(order: Order, start: int) -> Order:
-    """Return the order up to where its trial needs another width than from the start on."""
+def _cut_to_stage(order: AttemptOrder, start: int) -> AttemptOrder:
+    """Return the order up to the epoch after which its trial needs another width."""
     if not order.trial.needs:
         return order
-    goal = min(order.goal, stage_end(order.trial, start))
-    return Order(order.trial, goal, tuple(epoch for epoch in order.save_at if epoch < goal))
+    goal = min(order.goal, find_stage_end(order.trial, start))
+    return AttemptOrder(order.trial, goal, tuple(epoch for epoch in order.save_at if epoch < goal))
 
 
-def _ahead(attempt: Attempt) -> list[Trial]:
-    """Return the members whose path is still the attempt's; the others only await a save.
+def _list_ahead(attempt: AttemptState) -> list[TrialState]:
+    """Return the members whose path the attempt still follows; the others only await a save.
 
     An attempt at its goal has not begun the next epoch, so it may take any branch there.
     """
     epoch, leaf = attempt.epoch, attempt.trial.leaf
     least = epoch if epoch >= attempt.goal else epoch + 1
-    return [trial for trial in attempt.members if shared_until(trial.leaf, leaf) >= least]
+    return [trial for trial in attempt.members if last_shared_epoch(trial.leaf, leaf) >= least]
 
 
-def _leader(ahead: list[Trial], lead: Trial, epoch: int, paths: Paths) -> Trial:
-    """Return whose path to follow: the longest that is left.
+def _choose_leader(
+    ahead: list[TrialState], lead: TrialState, epoch: int, critical_path: CriticalPath
+) -> TrialState:
+    """Return the trial with the longest remaining path, which the attempt follows.
 
-    All of them are cleared by the policy, so that it treats them alike. Whoever leads is replaced
-    only where the other loses more by waiting than it costs to start elsewhere, and where the
-    attempt will hear of it before it has begun the next epoch.
+    The policy has admitted all of them, so they rank alike. The present leader is replaced only if
+    another trial loses more by waiting than a launch elsewhere costs, and if the order arrives
+    before the attempt has begun the next epoch.
     """
-    left = {trial: paths.left(trial, epoch) for trial in ahead}
+    left = {trial: critical_path.remaining_s(trial, epoch) for trial in ahead}
     best = max(ahead, key=lambda trial: (left[trial], trial.goal, -trial.id))
     if lead in left:
-        worth = left[best] - left[lead] > paths.start_s(epoch)
-        return best if worth and paths.epoch_s(lead) >= _HEARD_S else lead
+        pays = left[best] - left[lead] > critical_path.start_s(epoch)
+        return best if pays and critical_path.epoch_s(lead) >= _DELIVERY_S else lead
     return best
 
 
-def _order(members: Sequence[Trial], lead: Trial, epoch: int, pending: tuple[int, ...]) -> Order:
-    due = _due(epoch, pending)
-    if len(members) == 1:
-        return Order(lead, max(lead.goal, epoch), due)
+def _serve_members(
+    members: Sequence[TrialState], lead: TrialState, epoch: int, pending: tuple[int, ...]
+) -> AttemptOrder:
+    """Return the order along the leader's path that saves at every branch of a member."""
+    due = _keep_due(epoch, pending)
     goal = max(lead.goal, epoch)
+    if len(members) == 1:
+        return AttemptOrder(lead, goal, due)
     branches = set(due)
     for trial in members:
         if trial is not lead:
-            together = shared_until(trial.leaf, lead.leaf)
-            goal = max(goal, min(trial.goal, together))
+            shared = last_shared_epoch(trial.leaf, lead.leaf)
+            goal = max(goal, min(trial.goal, shared))
             # A save that was ordered stays ordered until it is known to be done or missed.
-            if trial.goal > together and (together >= epoch or together in pending):
-                branches.add(together)
-    # The goal itself is saved in any case.
-    return Order(lead, goal, tuple(sorted(branch for branch in branches if branch < goal)))
+            if trial.goal > shared and (shared >= epoch or shared in pending):
+                branches.add(shared)
+    # The goal itself is always saved.
+    return AttemptOrder(lead, goal, tuple(sorted(branch for branch in branches if branch < goal)))
 
 
-def _due(epoch: int, pending: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the save that was ordered where the attempt stands: it stays ordered until done."""
+def _keep_due(epoch: int, pending: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the save ordered at the attempt's epoch: it stays ordered until it is done."""
     return (epoch,) if epoch in pending else ()

@@ -1,4 +1,4 @@
-"""Which checkpoints are needed and by whom, and which to give up where they take too much.
+"""Garbage collection of checkpoints: which are needed and why, and which to drop for space.
 
 Reads the study; drops nothing itself.
 """
@@ -9,18 +9,18 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from paceline.core.values import NO_LOSS, Status
-from paceline.plan.tree import known_on, node_of, saved_on, way
+from paceline.plan.tree import find_checkpoint, find_node, last_known_epoch, path_to_root
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from paceline.machine.checkpoints import Name
+    from paceline.machine.checkpoints import CheckpointName
     from paceline.machine.state import StudyState
-    from paceline.machine.trial_state import Trial
+    from paceline.machine.trial_state import TrialState
 
 
-class Need(StrEnum):
-    """What a checkpoint is kept for; the first two are never given up."""
+class KeepReason(StrEnum):
+    """Why a checkpoint is kept; the first two are never dropped for space."""
 
     BEST = "the study's best"
     START = "an attempt is about to start from it"
@@ -30,142 +30,146 @@ class Need(StrEnum):
     REPEAT = "trials may come that repeat what was taken over"
 
 
-# What somebody stands on at this moment.
-_PINNED = (Need.BEST, Need.START)
+# Never dropped for space.
+_PINNED = (KeepReason.BEST, KeepReason.START)
 
 
-def needs(
-    state: StudyState, trials: Iterable[Trial], *, over: bool
-) -> Iterator[tuple[Name, Need, Trial]]:
-    """Yield what these trials need, and the study as a whole; `over`: nobody goes on any more."""
+def list_needed(
+    state: StudyState, trials: Iterable[TrialState], *, over: bool
+) -> Iterator[tuple[CheckpointName, KeepReason, TrialState]]:
+    """Yield the checkpoints that these trials and the study need; `over`: no trial goes on."""
     for name, best in _bests(state):
-        yield name, Need.BEST, best
+        yield name, KeepReason.BEST, best
     if not over:
         for attempt in state.attempts.values():
             if attempt.source is not None and attempt.epoch == attempt.start:
-                yield (attempt.source, attempt.start), Need.START, attempt.trial
+                yield (attempt.source, attempt.start), KeepReason.START, attempt.trial
     results = _results(state, over=over)
     for trial in trials:
         goes_on = trial.alive and not over
         if goes_on or results is None or trial.id in results:
-            saved = saved_on(trial.leaf, known_on(trial.leaf))
+            saved = find_checkpoint(trial.leaf, last_known_epoch(trial.leaf))
             if saved is not None and (goes_on or _is_result(trial, over=over)):
-                # Whoever has saved to move would save, move and train the same again, for ever.
-                goes = Need.START if trial.id in state.moving else Need.GO_ON
-                yield (saved[1], saved[0]), goes if goes_on else Need.RESULT, trial
-        marked = saved_on(trial.leaf, trial.mark) if goes_on and trial.mark else None
+                # A trial that saved to move would otherwise train the same epochs again for ever.
+                goes = KeepReason.START if trial.id in state.moving else KeepReason.GO_ON
+                yield (saved[1], saved[0]), goes if goes_on else KeepReason.RESULT, trial
+        marked = (
+            find_checkpoint(trial.leaf, trial.fork_epoch) if goes_on and trial.fork_epoch else None
+        )
         if marked is not None:
-            yield (marked[1], marked[0]), Need.BRANCH, trial
+            yield (marked[1], marked[0]), KeepReason.BRANCH, trial
 
 
-def superfluous(state: StudyState, *, over: bool = False) -> list[Name]:
-    """Return the checkpoints of suspected trials that nobody needs, and forget the suspicion."""
-    files = state.files
+def find_superfluous(state: StudyState, *, over: bool = False) -> list[CheckpointName]:
+    """Return the checkpoints that are not needed, of the trials to recheck."""
+    index = state.checkpoints
     if state.spec.saves.best is not None:
-        files.suspect_all()  # who finishes better takes another's place among the best
-    suspects = list(files.suspects.values())
-    files.suspects.clear()
-    names = [name for trial in suspects for name in files.of(trial) if name[0] >= 0]
-    # Whoever repeats what was adopted may come as long as anybody may. Then it is like any other;
-    # but those who need it are not those whose it is.
-    repeatable = not over and may_come(state)
-    names += (name for name in files.files if name[0] < 0 and not repeatable)
+        index.recheck_all()  # a trial that finishes may displace one of the best
+    rechecked = list(index.to_recheck.values())
+    index.to_recheck.clear()
+    names = [name for trial in rechecked for name in index.list_names(trial) if name[0] >= 0]
+    # A trial that repeats a reused prefix may come as long as trials may come at all. The trials
+    # that need a reused checkpoint are not the one it belongs to.
+    repeatable = not over and may_get_trials(state)
+    names += (name for name in index.records if name[0] < 0 and not repeatable)
     if not names:
         return []
-    # Where prefixes are shared, anybody may need anybody's.
-    witnesses = state.trials if state.spec.share else suspects
-    needed = {name for name, _, _ in needs(state, witnesses, over=over)}
-    more = not over and may_begin_alike(state)
+    # If prefixes are shared, any trial may need the checkpoint of any other.
+    witnesses = state.trials if state.spec.share else rechecked
+    needed = {name for name, _, _ in list_needed(state, witnesses, over=over)}
+    more = not over and may_share_prefixes(state)
     return [
         name
         for name in names
-        if name not in needed and not (more and branches_at(files.files[name].trial, name[1]))
+        if name not in needed and not (more and is_branch(index.records[name].trial, name[1]))
     ]
 
 
-def beyond_budget(state: StudyState, *, over: bool = False) -> list[Name]:
-    """Return what to give up so that the rest fits: what costs the study least for its bytes.
+def find_over_budget(state: StudyState, *, over: bool = False) -> list[CheckpointName]:
+    """Return the checkpoints to drop so that the rest fits: those that cost least per byte.
 
-    That is the slot time of training it again from the checkpoint before it. Nobody trains a
-    finished trial's result again: these cost nothing, the worst first, but for as many of the best
-    as the study is told to keep.
+    The cost is the slot time of training again from the checkpoint before it. A finished trial is
+    not trained again: its checkpoint costs nothing, the worst trial's first, except for the best
+    ones that the study is told to keep.
     """
     limit = state.spec.saves.bytes
-    files = state.files
-    if limit is None or files.bytes <= limit:
+    index = state.checkpoints
+    if limit is None or index.bytes <= limit:
         return []
-    found = list(needs(state, state.trials, over=over))
+    found = list(list_needed(state, state.trials, over=over))
     pinned = {name for name, need, _ in found if need in _PINNED}
-    asked = {name for name, need, _ in found if need is Need.RESULT}
-    ahead = {node for trial in state.trials if trial.alive for node in way(trial.leaf)}
-    more = not over and may_begin_alike(state)
-    wanted: set[Name] = set()
-    for name, file in files.files.items():
-        node = node_of(file.trial.leaf, max(name[1], 1))
+    asked = {name for name, need, _ in found if need is KeepReason.RESULT}
+    ahead = {node for trial in state.trials if trial.alive for node in path_to_root(trial.leaf)}
+    more = not over and may_share_prefixes(state)
+    wanted: set[CheckpointName] = set()
+    for name, record in index.records.items():
+        node = find_node(record.trial.leaf, max(name[1], 1))
         kept = state.spec.saves.best is not None and name in asked
-        again = node in ahead or (more and branches_at(file.trial, name[1]))
-        again = again or (name[0] < 0 and may_come(state))
+        again = node in ahead or (more and is_branch(record.trial, name[1]))
+        again = again or (name[0] < 0 and may_get_trials(state))
         if kept or (again and not over):
             wanted.add(name)
-    left = files.bytes
-    given: dict[Name, None] = {}
+    left = index.bytes
+    given: dict[CheckpointName, None] = {}
 
-    def price(name: Name) -> tuple[float, float, Name]:
-        file = files.files[name]
+    def price(name: CheckpointName) -> tuple[float, float, CheckpointName]:
+        record = index.records[name]
         if name not in wanted:
-            return 0.0, -file.trial.best_loss, name
-        return slot_seconds(state, name, given) / max(file.bytes, 1), 0.0, name
+            return 0.0, -record.trial.best_loss, name
+        return price_in_slot_seconds(state, name, given) / max(record.bytes, 1), 0.0, name
 
-    rest = files.files.keys() - pinned
+    rest = index.records.keys() - pinned
     while left > limit and rest:
         cheapest = min(rest, key=price)
         rest.remove(cheapest)
         given[cheapest] = None
-        left -= files.files[cheapest].bytes
+        left -= index.records[cheapest].bytes
     return list(given)
 
 
-def slot_seconds(state: StudyState, name: Name, without: Collection[Name] = ()) -> float:
-    """Return what it takes to train a checkpoint again from the one before it, as was measured."""
-    _, _, trial, width = state.files.files[name]
+def price_in_slot_seconds(
+    state: StudyState, name: CheckpointName, without: Collection[CheckpointName] = ()
+) -> float:
+    """Return the measured slot time to train a checkpoint again from the one before it."""
+    _, _, trial, width = state.checkpoints.records[name]
     epoch = name[1]
     before = 0
-    for node in way(trial.leaf):
-        saves = (node.saves or {}).items()
+    for node in path_to_root(trial.leaf):
+        saves = (node.checkpoints or {}).items()
         earlier = [at for at, by in saves if at < epoch and (by, at) not in without]
         if earlier:
             before = max(earlier)
             break
     seconds = 0.0
-    for node in way(trial.leaf):
+    for node in path_to_root(trial.leaf):
         first, last = max(before, node.start), min(epoch, node.known)
         seconds += sum(node.seconds[first - node.start : max(first, last) - node.start])
     return seconds * width
 
 
-def may_begin_alike(state: StudyState) -> bool:
-    """Say whether trials may still come that begin like one there is."""
-    # Where no two have begun alike, as with rates drawn from a range, none will.
-    paths = len(state.trials) + len(state.adopted.trials)
+def may_share_prefixes(state: StudyState) -> bool:
+    """Say whether trials may still come that share a prefix with an existing one."""
+    # If no two trials share a prefix so far, as with rates drawn from a range, none will.
+    paths = len(state.trials) + len(state.reused.trials)
     alike = len(state.tree.roots) < max(2, paths)
-    return state.spec.share and may_come(state) and alike
+    return state.spec.share and may_get_trials(state) and alike
 
 
-def may_come(state: StudyState) -> bool:
-    """Say whether there may be more trials."""
-    # An outside tuner's configs come without the generator.
+def may_get_trials(state: StudyState) -> bool:
+    """Say whether more trials may come."""
+    # An outside tuner submits configs without the generator.
     return state.spec.standing or not state.closed
 
 
-def branches_at(trial: Trial, epoch: int) -> bool:
-    """Say whether trials part after this epoch of a trial's path, or are likely to."""
+def is_branch(trial: TrialState, epoch: int) -> bool:
+    """Say whether trials branch after this epoch of a trial's path, or are likely to."""
     if not 0 < epoch < trial.spec.epochs:
         return False
-    node = node_of(trial.leaf, epoch)
+    node = find_node(trial.leaf, epoch)
     if node.end == epoch:
         return True
-    # They part where a setting changes that has held for a while. Of values that change in every
-    # epoch each would be a branch: too many to keep.
+    # They branch where a setting changes that has held for a while. With values that change in
+    # every epoch, each epoch would be a branch: too many to keep.
     before = node.start
     for until, _ in node.stretches:
         if until >= epoch:
@@ -175,7 +179,7 @@ def branches_at(trial: Trial, epoch: int) -> bool:
 
 
 def _results(state: StudyState, *, over: bool) -> set[int] | None:
-    """Return whose last checkpoints are kept as results; None: everybody's who has one."""
+    """Return the trials whose last checkpoints are kept as results; None: all."""
     most = state.spec.saves.best
     if most is None:
         return None
@@ -184,17 +188,17 @@ def _results(state: StudyState, *, over: bool) -> set[int] | None:
     return {trial.id for trial in done[:most]}
 
 
-def _is_result(trial: Trial, *, over: bool) -> bool:
-    """Say whether a trial's last checkpoint is a result: a stopped one's is nothing."""
-    # Whom the study's end found alive has come as far as it ever will.
+def _is_result(trial: TrialState, *, over: bool) -> bool:
+    """Say whether a trial's last checkpoint is a result: that of a stopped trial is not."""
+    # A trial that is alive when the study ends will not go on.
     return trial.ended is Status.FINISHED or (over and trial.alive)
 
 
-def _bests(state: StudyState) -> Iterator[tuple[Name, Trial]]:
-    """Yield the checkpoint of the best; of several studies driven as one, of each one's."""
-    for view in state.groups or (state,):
-        if view.best is not None and view.best_loss < NO_LOSS:
-            epoch = view.best_epoch
-            attempt = (node_of(view.best.leaf, epoch).saves or {}).get(epoch)
+def _bests(state: StudyState) -> Iterator[tuple[CheckpointName, TrialState]]:
+    """Yield the checkpoint of the best trial of each study."""
+    for group in state.groups:
+        if group.best is not None and group.best_loss < NO_LOSS:
+            epoch = group.best_epoch
+            attempt = (find_node(group.best.leaf, epoch).checkpoints or {}).get(epoch)
             if attempt is not None:
-                yield (attempt, epoch), view.best
+                yield (attempt, epoch), group.best

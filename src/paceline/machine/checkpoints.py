@@ -1,90 +1,90 @@
-"""Checkpoints that lie in storage: what they are called, what they take, whose they are.
+"""The index of checkpoints in storage: names, sizes, and the trials they belong to.
 
-Where checkpoints are not collected it holds no files: one is then known to its node of the plan
-alone. Which machine an attempt saved on is known where slots are on several.
+If checkpoints are not collected the index has no records: a checkpoint is then known to its node of
+the tree only. The cluster node of a checkpoint is known if slots are on several. Deletes nothing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from paceline.plan.tree import node_of, way
+from paceline.plan.tree import find_node, path_to_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from paceline.core.values import AttemptId
-    from paceline.machine.trial_state import Trial
+    from paceline.machine.trial_state import TrialState
 
 
-Name: TypeAlias = "tuple[AttemptId, int]"
+CheckpointName: TypeAlias = "tuple[AttemptId, int]"
 
 
-class File(NamedTuple):
-    """A checkpoint: its size, its digest, whose path it lies on, how wide the attempt was."""
+class CheckpointRecord(NamedTuple):
+    """A checkpoint: its size, its digest, a trial on its path, the width of its attempt."""
 
     bytes: int
     digest: str
-    trial: Trial
+    trial: TrialState
     width: float = 1.0
 
 
-class Files:
-    """All checkpoints there are."""
+class CheckpointIndex:
+    """All checkpoints of a study."""
 
     def __init__(self) -> None:
-        self.files: dict[Name, File] = {}
+        self.records: dict[CheckpointName, CheckpointRecord] = {}
         self.bytes = 0
-        # The cluster's node on which an attempt has saved.
-        self.homes: dict[AttemptId, str] = {}
-        # Trials some of whose checkpoints may have become superfluous.
-        self.suspects: dict[int, Trial] = {}
-        self._of: dict[int, list[Name]] = {}
+        # The cluster node on which an attempt has saved.
+        self.nodes: dict[AttemptId, str] = {}
+        # Trials whose checkpoints may have become superfluous.
+        self.to_recheck: dict[int, TrialState] = {}
+        self._names: dict[int, list[CheckpointName]] = {}
 
-    def add(self, name: Name, file: File, *, collect: bool) -> None:
-        """A checkpoint was saved: its node knows it; it is accounted for where it may go again."""
-        node = node_of(file.trial.leaf, max(name[1], 1))
+    def add(self, name: CheckpointName, record: CheckpointRecord, *, collect: bool) -> None:
+        """Add a saved checkpoint to its node, and to the records if checkpoints are collected."""
+        node = find_node(record.trial.leaf, max(name[1], 1))
         if collect:
             self.drop(name)
-            self.files[name] = file
-            self.bytes += file.bytes
-            self._of.setdefault(file.trial.id, []).append(name)
-        if node.saves is None:
-            node.saves = {}
-        node.saves[name[1]] = name[0]
+            self.records[name] = record
+            self.bytes += record.bytes
+            self._names.setdefault(record.trial.id, []).append(name)
+        if node.checkpoints is None:
+            node.checkpoints = {}
+        node.checkpoints[name[1]] = name[0]
         if collect:
-            self.suspect(file.trial)
+            self.recheck(record.trial)
 
-    def drop(self, name: Name, trial: Trial | None = None) -> None:
-        """A checkpoint is gone; one that is not accounted for is found on the trial's way."""
-        file = self.files.pop(name, None)
-        if file is not None:
-            self.bytes -= file.bytes
-            self._of[file.trial.id].remove(name)
-            trial = file.trial
+    def drop(self, name: CheckpointName, trial: TrialState | None = None) -> None:
+        """Remove a checkpoint; one without a record is found on the trial's path."""
+        record = self.records.pop(name, None)
+        if record is not None:
+            self.bytes -= record.bytes
+            self._names[record.trial.id].remove(name)
+            trial = record.trial
         if trial is not None:
-            node = node_of(trial.leaf, max(name[1], 1))
-            if node.saves is not None and node.saves.get(name[1]) == name[0]:
-                del node.saves[name[1]]
+            node = find_node(trial.leaf, max(name[1], 1))
+            if node.checkpoints is not None and node.checkpoints.get(name[1]) == name[0]:
+                del node.checkpoints[name[1]]
 
-    def drop_all(self, names: Iterable[Name]) -> None:
-        """These checkpoints are gone."""
+    def drop_all(self, names: Iterable[CheckpointName]) -> None:
+        """Remove these checkpoints."""
         for name in names:
             self.drop(name)
 
-    def suspect(self, trial: Trial) -> None:
-        """Something has changed for which checkpoints on a trial's way may have been kept."""
-        self.suspects[trial.id] = trial
-        for node in way(trial.leaf):
-            for epoch, attempt in (node.saves or {}).items():
-                file = self.files.get((attempt, epoch))
-                if file is not None:
-                    self.suspects[file.trial.id] = file.trial
+    def recheck(self, trial: TrialState) -> None:
+        """Check the checkpoints on a trial's path again at the next collection."""
+        self.to_recheck[trial.id] = trial
+        for node in path_to_root(trial.leaf):
+            for epoch, attempt in (node.checkpoints or {}).items():
+                record = self.records.get((attempt, epoch))
+                if record is not None:
+                    self.to_recheck[record.trial.id] = record.trial
 
-    def suspect_all(self) -> None:
-        """Something has changed for which any of them may have been kept."""
-        self.suspects.update((file.trial.id, file.trial) for file in self.files.values())
+    def recheck_all(self) -> None:
+        """Check all checkpoints again at the next collection."""
+        self.to_recheck.update((record.trial.id, record.trial) for record in self.records.values())
 
-    def of(self, trial: Trial) -> list[Name]:
-        """Return the checkpoints that were saved on a trial's behalf."""
-        return self._of.get(trial.id, [])
+    def list_names(self, trial: TrialState) -> list[CheckpointName]:
+        """Return the checkpoints saved by attempts of a trial."""
+        return self._names.get(trial.id, [])

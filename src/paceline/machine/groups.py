@@ -1,103 +1,114 @@
-"""Several studies driven as one: what is known of each, and how its brains see the whole.
+"""Several studies run as one: what is counted for each, and which entries concern which.
 
-Knows each group's running facts, a fold of the same log; whose turn a free slot is; and which
-entries concern whom. A study that stands alone has none of this. Asks nobody and launches nothing.
+Knows each group's own counters, a fold of the same log, and which group is next for a free slot. A
+study that runs alone is its own only group. Asks no part and launches nothing.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Protocol, overload
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, overload
 
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.core.ports import sees_nothing
 from paceline.core.values import NO_LOSS
-from paceline.machine.calibration import Foresight
-from paceline.machine.timing import Meter
+from paceline.machine.calibration import Calibration
+from paceline.machine.timing import SlotTime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from paceline.core.decisions import Entry
-    from paceline.core.ports import Generator, Policy
     from paceline.core.values import AttemptId, StudySpec, TrialId
-    from paceline.machine.checkpoints import Files
-    from paceline.machine.pending import Questions
-    from paceline.machine.reuse import Adoptions
-    from paceline.machine.trial_state import Attempt, Trial
+    from paceline.machine.checkpoints import CheckpointIndex
+    from paceline.machine.pending import PendingRequests
+    from paceline.machine.reuse import ReusedPrefixes
+    from paceline.machine.trial_state import AttemptState, TrialState
 
 
-class Whole(Protocol):
-    """What a group needs of the study that it is a part of."""
+class GroupState:
+    """One study as its own policy and generator see it: what is counted for it alone."""
 
     spec: StudySpec
-    now: float
-    trials: list[Trial]
-    attempts: dict[AttemptId, Attempt]
-    delivered: Sequence[Trial]
-    departed: Sequence[Trial]
-    subject: Trial | None
-    questions: Questions
-    files: Files
-    adopted: Adoptions
-    deadline_s: float | None
-    end: d.End | None
-    epochs_trained: int
-    repeats: int
-    idle_opens: int
-    closed: bool
-    groups: Groups | None
+    # Its place among the studies that are run as one.
+    index = 0
 
-    @property
-    def ready(self) -> Collection[TrialId]: ...
-    @property
-    def capacity(self) -> int: ...
-    @property
-    def capacity_seconds(self) -> float: ...
-    @property
-    def free(self) -> float: ...
-
-
-class Group:
-    """One of several studies, as its own brains see it: a view of the study.
-
-    What is its own is counted here, as the state counts it for all; the rest is the whole's.
-    """
-
-    def __init__(self, number: int, spec: StudySpec, whole: Whole) -> None:
-        self.number = number
-        self.spec = spec
-        # Weak: a cycle would keep studies alive.
-        self._whole: Whole = weakref.proxy(whole)
-        self.trials = Own(whole.trials)
-        self.foresight = Foresight()
-        self.meter = Meter()
+    def __init__(self) -> None:
+        self.calibration = Calibration()
+        self.slot_time = SlotTime()
         self.live = 0
+        # Configs taken from the generator; forked trials take none.
         self.taken = 0
+        # Trials opened in a row that needed no training, because all their epochs were known.
         self.idle_opens = 0
         self.closed = False
-        self.best: Trial | None = None
+        self.best: TrialState | None = None
         self.best_loss = NO_LOSS
         self.best_epoch = 0
-        # Set by the machine before it asks the policy who is next; no part of the fold.
+        # Set by the scheduler before it asks the policy for a pick; not part of the fold.
         self.new = False
-        # Epochs trained by attempts that were launched for it, those of them again after a crash,
-        # and reports that its trials have seen.
+        # Epochs trained by attempts launched for it; those trained again after a crash; reports
+        # seen by its trials, which are more than epochs if trials share prefixes.
         self.epochs_trained = 0
         self.repeats = 0
         self.reports = 0
+
+    if TYPE_CHECKING:
+        # Fields of a study that runs alone, computed properties of one of several.
+
+        @property
+        def trials(self) -> Sequence[TrialState]: ...
+        @property
+        def delivered(self) -> Sequence[TrialState]: ...
+        @property
+        def departed(self) -> Sequence[TrialState]: ...
+        @property
+        def ready(self) -> Collection[TrialId]: ...
+        @property
+        def running(self) -> int: ...
+        @property
+        def now(self) -> float: ...
+        @property
+        def end(self) -> d.Leave | d.End | None: ...
+        @property
+        def slot_seconds(self) -> float: ...
+        @property
+        def deadline_s(self) -> float | None: ...
+        @property
+        def reused(self) -> ReusedPrefixes: ...
+        @property
+        def capacity(self) -> int: ...
+        @property
+        def capacity_seconds(self) -> float: ...
+        @property
+        def free(self) -> float: ...
+        @property
+        def pending(self) -> PendingRequests: ...
+
+
+class Group(GroupState):
+    """One of several studies run as one. What is not its own is read from the whole study."""
+
+    trials: GroupTrials
+
+    def __init__(self, index: int, spec: StudySpec, groups: Groups) -> None:
+        super().__init__()
+        self.index = index
+        self.spec = spec
+        self.trials = GroupTrials(groups.whole.trials)
+        # A proxy, as `groups.whole` is: a reference cycle would keep ended studies in memory.
+        self._whole = groups.whole
+        self._attempts = groups.attempts
+        self._checkpoints = groups.checkpoints
         self._left: d.Leave | None = None
         self._left_at = 0.0
 
-    # What is its own
+    # Its own
 
     @property
     def end(self) -> d.Leave | d.End | None:
-        """How it ended: alone, or with the whole."""
+        """How it ended: alone, or with the whole study."""
         return self._left or self._whole.end
 
     @property
@@ -107,49 +118,49 @@ class Group:
 
     @property
     def slot_seconds(self) -> float:
-        """Slot time that attempts launched for it have used. Who only rides along pays nothing."""
-        return self.meter.used(self._whole.now)
+        """Slot time used by attempts launched for it; a trial that shares an attempt adds none."""
+        return self.slot_time.used(self._whole.now)
 
     @property
-    def delivered(self) -> Sequence[Trial]:
-        return [trial for trial in self._whole.delivered if trial.group == self.number]
+    def delivered(self) -> Sequence[TrialState]:
+        return [trial for trial in self._whole.delivered if trial.group == self.index]
 
     @property
-    def departed(self) -> Sequence[Trial]:
-        return [trial for trial in self._whole.departed if trial.group == self.number]
+    def departed(self) -> Sequence[TrialState]:
+        return [trial for trial in self._whole.departed if trial.group == self.index]
 
     @property
     def ready(self) -> Collection[TrialId]:
-        return Some(self._whole.ready, self._whole.trials, self.number)
+        return GroupReady(self._whole.ready, self._whole.trials, self.index)
 
     @property
     def running(self) -> int:
-        """Attempts that hold slots and train for it, be it beside others."""
+        """Attempts that hold slots and train for it, alone or together with other studies."""
         return sum(
-            any(trial.group == self.number for trial in (attempt.trial, *attempt.members))
-            for attempt in self._whole.attempts.values()
+            any(trial.group == self.index for trial in (attempt.trial, *attempt.members))
+            for attempt in self._attempts.values()
         )
 
     @property
-    def quiet(self) -> bool:
-        """Whether nothing of it runs, waits for a slot, or was asked and not answered yet."""
-        questions, trials = self._whole.questions, self._whole.trials
-        if self.ready or questions.awaits(self.number) or self.running:
+    def is_quiet(self) -> bool:
+        """Whether nothing of it runs, waits for a slot or awaits an answer."""
+        pending, trials = self._whole.pending, self._whole.trials
+        if self.ready or pending.count_awaited(self.index) or self.running:
             return False
-        if any(trials[number].group == self.number for number, _ in questions.forecasts):
+        if any(trials[number].group == self.index for number, _ in pending.forecasts):
             return False
-        wakes = questions.wakes - {(self._whole.deadline_s, None)}
-        return not any(whom is None or trials[whom].group == self.number for _, whom in wakes)
+        wakes = pending.wakes - {(self._whole.deadline_s, None)}
+        return not any(trial is None or trials[trial].group == self.index for _, trial in wakes)
 
-    # What is the whole's
+    # The whole study's
 
     @property
     def deadline_s(self) -> float | None:
         return self._whole.deadline_s
 
     @property
-    def adopted(self) -> Adoptions:
-        return self._whole.adopted
+    def reused(self) -> ReusedPrefixes:
+        return self._whole.reused
 
     @property
     def capacity(self) -> int:
@@ -164,49 +175,55 @@ class Group:
         return self._whole.free
 
     @property
-    def questions(self) -> Questions:
-        return self._whole.questions
+    def pending(self) -> PendingRequests:
+        return self._whole.pending
 
     # The fold
 
-    def open(self, trial: Trial, decision: d.Open) -> None:
-        """Take a trial in."""
+    def add_trial(self, trial: TrialState, decision: d.Open) -> None:
+        """Count a trial that was opened."""
         self.trials.ids.append(trial.id)
         self.live += 1
         self.taken += decision.source is None
         self.idle_opens = self.idle_opens + 1 if self._whole.idle_opens else 0
 
-    def deliver(self, trial: Trial) -> None:
-        """One of its trials has seen one more epoch."""
+    def record_report(self, trial: TrialState) -> None:
+        """Count one more epoch that a trial has seen."""
         self.reports += 1
         if trial.forecast is not None:
-            self.foresight.reached(trial.id, trial.epoch, trial.loss)
+            self.calibration.record_loss(trial.id, trial.epoch, trial.loss)
         if trial.loss < self.best_loss:
             if self.best is not None and self.spec.saves.collect:
-                self._whole.files.suspects[self.best.id] = self.best
+                self._checkpoints.to_recheck[self.best.id] = self.best
             self.best, self.best_loss, self.best_epoch = trial, trial.loss, trial.epoch
 
-    def depart(self, trial: Trial) -> None:
-        """One of its trials has ended for good."""
+    def remove_trial(self, trial: TrialState) -> None:
+        """Count a trial that has ended for good."""
         self.live -= 1
-        self.foresight.forget(trial.id)
+        self.calibration.forget(trial.id)
 
     def leave(self, decision: d.Leave) -> None:
-        """It has ended, and the others go on."""
+        """End this study; the others go on."""
         self.closed = True
         self._left, self._left_at = decision, self._whole.now
 
 
 class Groups(Sequence[Group]):
-    """All groups of a study, in the order they were given."""
+    """All studies that are run as one, in the order they were given."""
 
-    def __init__(self, whole: Whole) -> None:
-        self._trials = whole.trials
-        studies = enumerate(whole.spec.studies)
-        self._groups = [Group(number, spec, whole) for number, spec in studies]
-        # For whom each attempt was launched, how wide, and when.
+    def __init__(
+        self,
+        whole: GroupState,
+        attempts: dict[AttemptId, AttemptState],
+        checkpoints: CheckpointIndex,
+    ) -> None:
+        self.whole: GroupState = weakref.proxy(whole)
+        self.attempts = attempts
+        self.checkpoints = checkpoints
+        self._groups = [Group(index, spec, self) for index, spec in enumerate(whole.spec.studies)]
+        # The group that each attempt was launched for, its width, and when.
         self._holders: dict[AttemptId, tuple[Group, float, float]] = {}
-        # What the whole had counted before this entry.
+        # The whole study's counts before this entry.
         self._trained = self._repeats = 0
 
     def __len__(self) -> int:
@@ -219,102 +236,100 @@ class Groups(Sequence[Group]):
     def __getitem__(self, index: int | slice) -> Group | Sequence[Group]:
         return self._groups[index]
 
-    def of(self, trial: TrialId) -> Group:
-        """Return whose trial this is."""
-        return self._groups[self._trials[trial].group]
+    def order_by_use(self, now: float) -> list[Group]:
+        """Return the groups that have not ended, the one with the least slot time used first.
 
-    def turns(self, now: float) -> list[Group]:
-        """Return those who have not ended: who has used the least slot time has the first turn.
-
-        Where these are equal, who holds the least, then the order they were given in.
+        Of equal ones, the one that holds the least width, then the one given first.
         """
-        there = [group for group in self._groups if group.end is None]
-        # A millionth of a second is dust from adding up.
-        return sorted(there, key=lambda g: (round(g.meter.used(now), 6), g.meter.held, g.number))
+        going = [group for group in self._groups if group.end is None]
+        # Rounded: sums of floats differ in their last digits.
+        return sorted(
+            going, key=lambda g: (round(g.slot_time.used(now), 6), g.slot_time.held, g.index)
+        )
 
-    def take(self, entry: Entry, whole: Whole) -> None:
-        """Take an entry that the whole has just taken."""
-        groups = self._groups
+    def take(self, entry: Entry, subject: TrialState | None) -> None:
+        """Fold in an entry that the whole study has just folded in."""
+        groups, whole = self._groups, self.whole
         if isinstance(entry, d.Open):
-            groups[entry.group].open(whole.trials[entry.trial], entry)
+            groups[entry.group].add_trial(whole.trials[entry.trial], entry)
         for trial in whole.delivered:
-            groups[trial.group].deliver(trial)
+            groups[trial.group].record_report(trial)
         for trial in whole.departed:
-            groups[trial.group].depart(trial)
+            groups[trial.group].remove_trial(trial)
         match entry:
             case e.Reported(attempt=attempt) if attempt in self._holders:
                 group, _, _ = self._holders[attempt]
                 group.epochs_trained += whole.epochs_trained - self._trained
                 group.repeats += whole.repeats - self._repeats
                 self._trained, self._repeats = whole.epochs_trained, whole.repeats
-            case e.Forecasted(forecast=forecast) if forecast is not None and whole.subject:
-                group = groups[whole.subject.group]
-                group.foresight.given(whole.subject.id, forecast, group.best_loss)
+            case e.Forecasted(forecast=forecast) if forecast is not None and subject:
+                group = groups[subject.group]
+                group.calibration.add_forecast(subject.id, forecast, group.best_loss)
             case d.Launch(attempt=attempt, trial=number, width=width):
-                group = self.of(number)
-                group.meter.start(width, whole.now)
+                group = groups[whole.trials[number].group]
+                group.slot_time.start(width, whole.now)
                 self._holders[attempt] = (group, width, whole.now)
             case e.Ended(attempt=attempt) if attempt in self._holders:
                 group, width, since = self._holders.pop(attempt)
-                group.meter.end(width, since, whole.now)
+                group.slot_time.end(width, since, whole.now)
             case d.Close(group=number):
                 groups[number].closed = True
-            case e.Proposed(group=number, config=None) if whole.closed:  # else nobody had asked
+            case e.Proposed(group=number, config=None) if whole.closed:  # else it was not awaited
                 groups[number].closed = True
             case d.Leave(group=number):
                 groups[number].leave(entry)
         whole.closed = all(group.closed for group in groups)
 
-    def hearers(self, entry: Entry, whole: Whole) -> list[Group]:
-        """Return those whom an entry concerns: it is about their trials, or about all."""
-        told = {trial.group for trial in (*whole.delivered, *whole.departed)}
+    def find_concerned(self, entry: Entry, subject: TrialState | None) -> list[Group]:
+        """Return the groups that an entry concerns: it is about their trials, or about all."""
+        whole = self.whole
+        concerned = {trial.group for trial in (*whole.delivered, *whole.departed)}
         trial, attempt = getattr(entry, "trial", None), getattr(entry, "attempt", None)
         if isinstance(entry, d.Open | d.Close | d.Leave | d.AskProposal | e.Proposed):
-            told.add(entry.group)
+            concerned.add(entry.group)
         elif trial is not None:
-            # An answer may be about a trial that there never was.
-            told.update(each.group for each in whole.trials[trial : trial + 1])
+            # An answer may be about a trial that does not exist.
+            concerned.update(each.group for each in whole.trials[trial : trial + 1])
         elif isinstance(entry, e.Ended):
-            told.update(each.group for each in (whole.subject,) if each is not None)
+            concerned.update(each.group for each in (subject,) if each is not None)
         elif attempt is not None and not isinstance(entry, e.Adopted):
-            told.update(each.number for each in self._held(attempt))
+            if attempt in self._holders:
+                concerned.add(self._holders[attempt][0].index)
         elif not isinstance(entry, e.Reported):
             return [group for group in self._groups if group.end is None]
-        return [self._groups[number] for number in sorted(told)]
-
-    def _held(self, attempt: AttemptId) -> Iterator[Group]:
-        if attempt in self._holders:
-            yield self._holders[attempt][0]
+        return [self._groups[number] for number in sorted(concerned)]
 
 
-class Own(Sequence["Trial"]):
-    """A group's trials: gone through they are its own; by number each of the whole is found."""
+class GroupTrials(Sequence["TrialState"]):
+    """A group's trials: iterated, its own; indexed by id, any trial of the whole study."""
 
-    def __init__(self, everybody: list[Trial]) -> None:
-        self._everybody = everybody
+    def __init__(self, trials: Sequence[TrialState]) -> None:
+        self._all = trials
         self.ids: list[TrialId] = []
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __iter__(self) -> Iterator[Trial]:
-        return (self._everybody[number] for number in self.ids)
+    def __iter__(self) -> Iterator[TrialState]:
+        return (self._all[number] for number in self.ids)
 
-    def __reversed__(self) -> Iterator[Trial]:
-        return (self._everybody[number] for number in reversed(self.ids))
+    def __reversed__(self) -> Iterator[TrialState]:
+        return (self._all[number] for number in reversed(self.ids))
 
     @overload
-    def __getitem__(self, index: int) -> Trial: ...
+    def __getitem__(self, index: int) -> TrialState: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Trial]: ...
-    def __getitem__(self, index: int | slice) -> Trial | Sequence[Trial]:
-        return list(self)[index] if isinstance(index, slice) else self._everybody[index]
+    def __getitem__(self, index: slice) -> Sequence[TrialState]: ...
+    def __getitem__(self, index: int | slice) -> TrialState | Sequence[TrialState]:
+        return list(self)[index] if isinstance(index, slice) else self._all[index]
 
 
-class Some(Collection["TrialId"]):
-    """Those of a group among the numbers of trials, in their order, read in place."""
+class GroupReady(Collection["TrialId"]):
+    """The ready trials of a group, in the order of the ready queue, read in place."""
 
-    def __init__(self, numbers: Collection[TrialId], trials: list[Trial], group: int) -> None:
+    def __init__(
+        self, numbers: Collection[TrialId], trials: Sequence[TrialState], group: int
+    ) -> None:
         self._numbers, self._trials, self._group = numbers, trials, group
 
     def __iter__(self) -> Iterator[TrialId]:
@@ -328,20 +343,3 @@ class Some(Collection["TrialId"]):
 
     def __contains__(self, number: object) -> bool:
         return number in self._numbers and any(each == number for each in self)
-
-
-class Audience:
-    """Shows the brains of each group what concerns them, and the whole as they may see it."""
-
-    def __init__(self, brains: Sequence[tuple[Policy, Generator]]) -> None:
-        self._sees = [
-            [brain.see for brain in pair if brain.see is not sees_nothing] for pair in brains
-        ]
-
-    def see(self, entry: Entry, whole: Whole) -> None:
-        """Pass an entry on. To a group, the study that was opened is its own."""
-        assert whole.groups is not None
-        for group in whole.groups.hearers(entry, whole):
-            shown = replace(entry, spec=group.spec) if isinstance(entry, e.Opened) else entry
-            for see in self._sees[group.number]:
-                see(shown, group)

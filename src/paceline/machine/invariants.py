@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from paceline.core.errors import BrokenInvariant
 from paceline.core.values import NO_LOSS, Status
-from paceline.plan.tree import known_on, node_of, shared_until, way
+from paceline.plan.tree import find_node, last_known_epoch, last_shared_epoch, path_to_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _DUST = 1e-6
 
 
-def no_slot_is_held_beyond_its_whole(state: StudyState) -> Iterator[str]:
-    """What attempts hold is what the slots say, and never more than there is of one."""
+def no_slot_is_overcommitted(state: StudyState) -> Iterator[str]:
+    """The widths held on a slot are those of its attempts, and add up to at most 1."""
     held: dict[int, float] = {}
     for attempt in state.attempts.values():
         for slot in attempt.slots:
@@ -34,7 +34,7 @@ def no_slot_is_held_beyond_its_whole(state: StudyState) -> Iterator[str]:
             yield f"slot {slot} is held {real:g} times"
 
 
-def idle_slots_are_usable_and_held_by_nobody(state: StudyState) -> Iterator[str]:
+def idle_slots_are_usable_and_not_held(state: StudyState) -> Iterator[str]:
     """Idle: present, not retiring, unheld. Partial: present, not retiring, held in part."""
     slots = state.slots
     usable = slots.present - slots.retiring
@@ -56,24 +56,24 @@ def no_stage_is_narrower_than_it_needs(state: StudyState) -> Iterator[str]:
                 yield f"attempt {attempt.id} goes to {attempt.goal}, its stage to {until}"
 
 
-def every_live_trial_with_a_goal_is_ready_or_carried(state: StudyState) -> Iterator[str]:
-    """Nobody who may train is forgotten, and nobody who may not is remembered."""
+def every_live_trial_with_a_goal_is_ready_or_has_an_attempt(state: StudyState) -> Iterator[str]:
+    """A trial that may train is ready or has an attempt; no other trial is."""
     for trial in state.trials:
-        known = known_on(trial.leaf)
+        known = last_known_epoch(trial.leaf)
         wants = trial.alive and trial.goal > known
-        ready = trial.id in state.rides.ready
+        ready = trial.id in state.assignment.ready
         if ready and not (trial.alive and trial.goal > trial.epoch):
             yield f"trial {trial.id} is ready at epoch {trial.epoch} of goal {trial.goal}"
         if wants and not ready and trial.attempt is None:
-            yield f"trial {trial.id} wants epoch {known + 1} and nobody knows"
+            yield f"trial {trial.id} wants epoch {known + 1} but is neither ready nor assigned"
         if ready and trial.attempt is not None:
             yield f"trial {trial.id} is ready and carried by attempt {trial.attempt.id}"
         if trial.attempt is not None and not trial.alive:
             yield f"trial {trial.id} is {trial.status} and carried by attempt {trial.attempt.id}"
 
 
-def attempts_and_their_members_know_each_other(state: StudyState) -> Iterator[str]:
-    """A trial's attempt lists it, and an attempt's members name it."""
+def attempts_and_members_refer_to_each_other(state: StudyState) -> Iterator[str]:
+    """The attempt of a trial lists it as a member, and each member refers to the attempt."""
     for trial in state.trials:
         attempt = trial.attempt
         if attempt is not None and trial not in attempt.members:
@@ -84,25 +84,27 @@ def attempts_and_their_members_know_each_other(state: StudyState) -> Iterator[st
         for trial in attempt.members:
             if trial.attempt is not attempt:
                 yield f"trial {trial.id} does not know its attempt {attempt.id}"
-            together = shared_until(trial.leaf, attempt.trial.leaf)
+            together = last_shared_epoch(trial.leaf, attempt.trial.leaf)
             # Past a branch, a trial stays until it is known whether the branch was saved.
             if together < attempt.epoch and together not in attempt.save_at:
                 yield f"attempt {attempt.id} left trial {trial.id}'s path at epoch {together}"
 
 
-def no_attempt_trains_what_nobody_asked_for(state: StudyState) -> Iterator[str]:
-    """An attempt's goal is one of its members', or it is there already."""
+def attempts_train_only_requested_epochs(state: StudyState) -> Iterator[str]:
+    """The goal of an attempt is that of a member, or is reached."""
+    if state.end is not None:
+        return  # orders do not change any more
     for attempt in state.attempts.values():
         asked = max((trial.goal for trial in attempt.members), default=0)
-        if attempt.goal > max(asked, attempt.epoch) and not attempt.halting:
+        if attempt.goal > max(asked, attempt.epoch) and not attempt.is_halting:
             yield f"attempt {attempt.id} is sent to epoch {attempt.goal}, {asked} is asked for"
 
 
-def a_trial_has_seen_what_is_known_and_no_more(state: StudyState) -> Iterator[str]:
-    """Epochs seen are known, and within the goal."""
+def trials_have_seen_only_known_epochs(state: StudyState) -> Iterator[str]:
+    """The epochs that a trial has seen are known, and not beyond its goal."""
     for trial in state.trials:
-        if trial.epoch > known_on(trial.leaf):
-            yield f"trial {trial.id} saw epoch {trial.epoch} of {known_on(trial.leaf)} known"
+        if trial.epoch > last_known_epoch(trial.leaf):
+            yield f"trial {trial.id} saw epoch {trial.epoch}, which is not known"
         if trial.epoch > trial.goal:
             yield f"trial {trial.id} saw epoch {trial.epoch} beyond its goal {trial.goal}"
         if trial.epoch and trial.loss != node_loss(trial.leaf, trial.epoch):
@@ -110,8 +112,8 @@ def a_trial_has_seen_what_is_known_and_no_more(state: StudyState) -> Iterator[st
 
 
 def node_loss(leaf: object, epoch: int) -> float:
-    """Return the loss on the way to a leaf at this epoch."""
-    node = node_of(leaf, epoch)  # type: ignore[var-annotated, arg-type]
+    """Return the loss of this epoch on the path of a leaf."""
+    node = find_node(leaf, epoch)  # type: ignore[var-annotated, arg-type]
     return node.losses[epoch - node.start - 1]
 
 
@@ -122,8 +124,8 @@ def the_best_is_the_best_seen(state: StudyState) -> Iterator[str]:
         yield f"the best loss is {state.best_loss!r}, and {lowest!r} was seen"
 
 
-def live_trials_are_counted(state: StudyState) -> Iterator[str]:
-    """The count of live trials and the counters of reports add up."""
+def counters_of_trials_and_reports_are_right(state: StudyState) -> Iterator[str]:
+    """The counters of live trials and of reports match the trials."""
     alive = sum(trial.alive for trial in state.trials)
     if alive != state.live:
         yield f"{state.live} trials are counted as live, {alive} are"
@@ -152,39 +154,39 @@ def the_tree_is_a_radix_tree(state: StudyState) -> Iterator[str]:
             yield f"the node from {node.start} to {node.end} holds something else"
 
 
-def checkpoints_lie_at_known_epochs(state: StudyState) -> Iterator[str]:
-    """Nothing is saved that was never reported."""
+def checkpoints_are_at_known_epochs(state: StudyState) -> Iterator[str]:
+    """Every checkpoint is of an epoch that was reported."""
     for trial in state.trials:
-        for node in way(trial.leaf):
-            for epoch in node.saves or ():
+        for node in path_to_root(trial.leaf):
+            for epoch in node.checkpoints or ():
                 if not (node.start < epoch <= node.known or epoch == 0):
                     yield f"trial {trial.id} has a checkpoint of epoch {epoch}, {node.known} known"
 
 
-def wishes_are_on_the_way(state: StudyState) -> Iterator[str]:
+def nodes_list_the_trials_that_want_them(state: StudyState) -> Iterator[str]:
     """A node lists exactly the live trials that still want an epoch of it or have just passed."""
     for trial in state.trials:
-        for node in way(trial.leaf):
+        for node in path_to_root(trial.leaf):
             wants = trial.alive and node.end > trial.epoch and node.start < trial.goal
             wants = wants and trial.goal > trial.epoch
-            if wants and trial not in node.wanted:
+            if wants and trial not in node.wanted_by:
                 yield f"trial {trial.id} wants epochs of ({node.start}, {node.end}] unnoticed"
-            if not trial.alive and trial in node.wanted:
+            if not trial.alive and trial in node.wanted_by:
                 yield f"trial {trial.id} is {trial.status} and still wants epochs"
 
 
-def questions_are_about_trials_that_exist(state: StudyState) -> Iterator[str]:
-    """Questions are about trials that exist."""
-    for number, epoch in state.questions.forecasts:
+def pending_requests_are_about_existing_trials(state: StudyState) -> Iterator[str]:
+    """Every pending request is about a trial that exists."""
+    for number, epoch in state.pending.forecasts:
         if not 0 <= number < len(state.trials) or epoch > state.trials[number].epoch:
             yield f"a forecast was asked of trial {number} at epoch {epoch}"
 
 
-def groups_add_up_to_the_whole(state: StudyState) -> Iterator[str]:
-    """Of several studies driven as one each knows its own trials, and together they are all."""
-    groups = state.groups or ()
+def groups_add_up_to_the_study(state: StudyState) -> Iterator[str]:
+    """Each of several studies has its own trials; together they are all trials."""
+    groups = state.together or ()
     for group in groups:
-        own = [trial for trial in state.trials if trial.group == group.number]
+        own = [trial for trial in state.trials if trial.group == group.index]
         if [trial.id for trial in group.trials] != [trial.id for trial in own]:
             yield f"study {group.spec.name} knows other trials than its own"
         if group.live != sum(trial.alive for trial in own):
@@ -198,7 +200,7 @@ def groups_add_up_to_the_whole(state: StudyState) -> Iterator[str]:
         yield f"the studies have used {used:g} slot-seconds of {state.slot_seconds:g}"
 
 
-def statuses_are_what_they_say(state: StudyState) -> Iterator[str]:
+def statuses_match_their_definitions(state: StudyState) -> Iterator[str]:
     """Each status means what its description says."""
     for trial in state.trials:
         if trial.status is Status.RUNNING and trial.attempt is None:
@@ -207,32 +209,32 @@ def statuses_are_what_they_say(state: StudyState) -> Iterator[str]:
             yield f"trial {trial.id} is ready for nothing"
 
 
-CHECKS: tuple[Callable[[StudyState], Iterator[str]], ...] = (
-    no_slot_is_held_beyond_its_whole,
-    idle_slots_are_usable_and_held_by_nobody,
+INVARIANTS: tuple[Callable[[StudyState], Iterator[str]], ...] = (
+    no_slot_is_overcommitted,
+    idle_slots_are_usable_and_not_held,
     no_stage_is_narrower_than_it_needs,
-    every_live_trial_with_a_goal_is_ready_or_carried,
-    attempts_and_their_members_know_each_other,
-    no_attempt_trains_what_nobody_asked_for,
-    a_trial_has_seen_what_is_known_and_no_more,
+    every_live_trial_with_a_goal_is_ready_or_has_an_attempt,
+    attempts_and_members_refer_to_each_other,
+    attempts_train_only_requested_epochs,
+    trials_have_seen_only_known_epochs,
     the_best_is_the_best_seen,
-    live_trials_are_counted,
+    counters_of_trials_and_reports_are_right,
     the_tree_is_a_radix_tree,
-    checkpoints_lie_at_known_epochs,
-    wishes_are_on_the_way,
-    questions_are_about_trials_that_exist,
-    groups_add_up_to_the_whole,
-    statuses_are_what_they_say,
+    checkpoints_are_at_known_epochs,
+    nodes_list_the_trials_that_want_them,
+    pending_requests_are_about_existing_trials,
+    groups_add_up_to_the_study,
+    statuses_match_their_definitions,
 )
 
 
-def complaints(state: StudyState) -> list[str]:
+def find_violations(state: StudyState) -> list[str]:
     """Return everything that is wrong with a state, each with the name of the check."""
-    return [f"{check.__name__}: {text}" for check in CHECKS for text in check(state)]
+    return [f"{check.__name__}: {text}" for check in INVARIANTS for text in check(state)]
 
 
 def verify(state: StudyState) -> None:
     """Raise BrokenInvariant if anything is wrong."""
-    found = complaints(state)
+    found = find_violations(state)
     if found:
         raise BrokenInvariant("; ".join(found))

@@ -1,6 +1,6 @@
-"""What was asked from outside and is not answered yet: forecasts, proposals, wakes.
+"""Requests without an answer yet: forecasts, proposals, wakes.
 
-Knows who asked for what. An answer that nobody waits for, or that comes twice, is none.
+Knows which trial or group asked. An answer that is not awaited, or that comes twice, is ignored.
 """
 
 from __future__ import annotations
@@ -8,71 +8,77 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
+from paceline.core.decisions import AskForecast, AskProposal, WakeAt
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from paceline.core import decisions as d
     from paceline.core import events as e
     from paceline.core.values import Config, TrialId
 
+_AGAIN = "it was asked for and not answered before the study was resumed"
 
-class Questions:
-    """Open questions, and proposals that were given and not taken yet."""
+
+class PendingRequests:
+    """Open requests, and proposals that were given and not taken yet."""
 
     def __init__(self) -> None:
         self.forecasts: dict[tuple[TrialId, int], d.AskForecast] = {}
-        # For each group: proposals asked for so far, those awaited, and those that lie ready.
+        # For each group: proposals asked for so far, those awaited, and those given but not taken.
         self._proposals: Counter[int] = Counter()
         self.awaited: set[tuple[int, int]] = set()
         self._offers: dict[int, deque[Config]] = {}
-        # For each group: why there are no more proposals, where something went wrong.
+        # For each group: why there are no more proposals, if the generator failed.
         self.trouble: dict[int, str] = {}
         self.wakes: set[tuple[float, TrialId | None]] = set()
 
     def ask_forecast(self, ask: d.AskForecast) -> None:
-        """Wait for a forecast."""
+        """Add a request for a forecast."""
         self.forecasts[ask.trial, ask.epoch] = ask
 
     def ask_proposal(self, ask: d.AskProposal) -> None:
-        """Wait for a proposal."""
+        """Add a request for a proposal."""
         self._proposals[ask.group] += 1
         self.awaited.add((ask.group, ask.number))
 
-    def proposals(self, group: int) -> int:
-        """Return how many proposals a group has asked for."""
+    def count_proposals(self, group: int) -> int:
+        """Return the number of proposals that a group has asked for."""
         return self._proposals[group]
 
-    def awaits(self, group: int) -> int:
-        """Return how many proposals are on their way to a group."""
-        return sum(whose == group for whose, _ in self.awaited)
+    def count_awaited(self, group: int) -> int:
+        """Return the number of proposals that a group awaits."""
+        return sum(asking == group for asking, _ in self.awaited)
 
-    def offer(self, group: int) -> Config | None:
-        """Return the config that has lain ready for a group longest; None: there is none."""
+    def next_offer(self, group: int) -> Config | None:
+        """Return the oldest config given to a group and not taken yet; None: there is none."""
         offers = self._offers.get(group)
         return offers[0] if offers else None
 
-    def opened(self, group: int) -> None:
-        """A trial of this group was opened: with what lay ready longest, if anything did."""
+    def take_offer(self, group: int) -> None:
+        """Remove the oldest config given to a group, since a trial was opened with it."""
         offers = self._offers.get(group)
         if offers:
             offers.popleft()
 
     def ask_wake(self, ask: d.WakeAt) -> None:
-        """Wait for a time."""
+        """Add a request for a wake."""
         self.wakes.add((ask.at, ask.trial))
 
     def forecasted(self, event: e.Forecasted) -> TrialId | None:
-        """Take a forecast and return its trial; None where nobody waits for it."""
+        """Remove the request that a forecast answers and return its trial; None: not awaited."""
         ask = self.forecasts.pop((event.trial, event.epoch), None)
         return None if ask is None else ask.trial
 
     def woke(self, event: e.Woke) -> TrialId | None:
-        """Take a wake and return its trial; None where it has none, or nobody waits for it."""
+        """Remove the request that a wake answers and return its trial, if it has one."""
         if (event.at, event.trial) not in self.wakes:
             return None
         self.wakes.discard((event.at, event.trial))
         return event.trial
 
     def proposed(self, event: e.Proposed) -> bool:
-        """Take a proposal; False where it says that there are no more."""
+        """Add a proposal that was awaited; return False if it says that there are no more."""
         if (event.group, event.number) not in self.awaited:
             return True
         self.awaited.discard((event.group, event.number))
@@ -81,3 +87,11 @@ class Questions:
             return False
         self._offers.setdefault(event.group, deque()).append(event.config)
         return True
+
+    def open_requests(self) -> Iterator[AskForecast | AskProposal | WakeAt]:
+        """Yield the requests without an answer, for a new driver to ask again."""
+        yield from self.forecasts.values()
+        for group, number in sorted(self.awaited):
+            yield AskProposal(number=number, group=group, why=_AGAIN)
+        for at, trial in sorted(self.wakes, key=lambda wake: wake[0]):
+            yield WakeAt(at=at, trial=trial, why=_AGAIN)

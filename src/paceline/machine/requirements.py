@@ -1,8 +1,8 @@
-"""What each stage of a trial needs: at least so many slots, or at least such a share of one.
+"""The width that each stage of a trial needs: a number of slots, or a share of one.
 
-Knows the user's function of the setting, which widths its answers mean, and where a stage ends
-because the next epoch needs another width. The answers stand in the trial's Open, so that a fold
-never calls the function. Does not know who gets which slots.
+Knows the user's function of the setting, the widths its answers stand for, and where a stage ends
+because the next epoch needs another width. The answers are written into the trial's Open, so that a
+fold never calls the function. Does not know which slots a trial gets.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING
 
 from paceline.core.decisions import Open
 from paceline.core.errors import SpecError
-from paceline.plan.settings import key, stretches, value_at
-from paceline.plan.tree import known_on, saved_on
+from paceline.plan.settings import config_key, list_stretches, value_at
+from paceline.plan.tree import find_checkpoint, last_known_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from paceline.core.decisions import Need, Step
+    from paceline.core.decisions import StageWidth, Step
     from paceline.core.ports import Needs
     from paceline.core.values import Config, StudySpec
-    from paceline.machine.trial_state import Attempt, Trial
+    from paceline.machine.trial_state import AttemptState, TrialState
 
-_ALLOWED = "give whole slots, 1 or more, or a share of one, above 0"
+_ALLOWED = "must be a whole number of slots, or a share of one between 0 and 1"
 
 
-class Asked:
-    """A function of the setting, asked about every setting of a config."""
+class NeedsFunction:
+    """The user's function, called for every setting of a config."""
 
     def __init__(self, needs: Needs) -> None:
         self._needs = needs
 
-    def along(self, config: Config, spec: StudySpec) -> tuple[Need, ...]:
-        """Return the least width of every stage, each with the last epoch that it holds for."""
-        found: list[Need] = []
+    def list_widths(self, config: Config, spec: StudySpec) -> tuple[StageWidth, ...]:
+        """Return the least width of each stage, with its last epoch."""
+        found: list[StageWidth] = []
         start = 0
-        for until, _ in stretches(config, spec.epochs):
+        for until, _ in list_stretches(config, spec.epochs):
             setting = {name: value_at(value, start) for name, value in config.items()}
             least = self._least(setting, spec.pack)
             if found and found[-1][1] == least:
@@ -48,63 +48,70 @@ class Asked:
         try:
             need = self._needs(setting)
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            raise SpecError(f"needs failed for the setting {setting}: {said}.") from error
+            text = f"{type(error).__name__}: {error}"
+            raise SpecError(f"needs failed for the setting {setting}: {text}.") from error
         plain = getattr(need, "item", None)  # a numpy scalar
         need = plain() if callable(plain) else need
         number = type(need) in (int, float) and need > 0
         if not number or (need >= 1 and not float(need).is_integer()):
-            raise SpecError(f"needs gave {need!r} for the setting {setting}: {_ALLOWED}.")
+            raise SpecError(f"needs returned {need!r} for the setting {setting}: {_ALLOWED}.")
         if need >= 1:
             return float(need)
-        # As many as may share a slot, and as have room on it beside their like.
+        # The most trials that may share a slot and have room on it.
         return 1.0 / min(pack, int(1.0 / need + 1e-9))
 
 
-class Told:
-    """What a log says of its own configs: a replay has no function, and needs none."""
+class RecordedNeeds:
+    """The widths written in a log, for a replay: it has no function, and needs none."""
 
     def __init__(self, steps: Iterable[Step]) -> None:
-        self._told = {
-            key(decision.config): decision.needs
+        self._widths = {
+            config_key(decision.config): decision.needs
             for step in steps
             for decision in step.decisions
             if isinstance(decision, Open)
         }
 
-    def along(self, config: Config, spec: StudySpec) -> tuple[Need, ...]:
-        """Return what the log has; nothing for a config it never opened."""
-        return self._told.get(key(config), ())
+    def list_widths(self, config: Config, spec: StudySpec) -> tuple[StageWidth, ...]:
+        """Return the widths of a config in the log; empty if it was never opened."""
+        return self._widths.get(config_key(config), ())
 
 
-def stage_end(trial: Trial, start: int) -> int:
-    """Return the last epoch that a stage from here can train at the width it needs."""
+def find_stage_end(trial: TrialState, start: int) -> int:
+    """Return the last epoch of the stage that starts here."""
     return next((until for until, _ in trial.needs if until > start), trial.spec.epochs)
 
 
-def ends_for_width(attempt: Attempt) -> bool:
-    """Say whether an attempt ends where it is because the next epoch needs another width."""
+def is_ending_for_width(attempt: AttemptState) -> bool:
+    """Say whether an attempt ends at its epoch because the next one needs another width."""
     trial = attempt.trial
-    return bool(trial.needs) and trial.goal > attempt.epoch == stage_end(trial, attempt.start)
+    return bool(trial.needs) and trial.goal > attempt.epoch == find_stage_end(trial, attempt.start)
 
 
-def least_of(trial: Trial, unmeasured: float) -> float:
-    """Return the least width for the trial's stage: the one it is in, or else its next.
+def find_declared_width(trial: TrialState, start: int) -> float:
+    """Return the width declared for the stage that starts here; 0 if none was."""
+    return next((least for until, least in trial.needs if until > start), 0.0)
 
-    What is declared is not measured, but one that ran out of memory gets its slot all the same.
-    Undeclared it is what its memory takes.
+
+def find_least_width(trial: TrialState, unmeasured: float) -> float:
+    """Return the least width for the trial's present or next stage.
+
+    A declared width is not measured, but a trial that ran out of memory gets a whole slot anyway.
+    Without a declaration, the measured memory decides.
     """
     if not trial.needs:
-        return trial.least or unmeasured
+        return trial.least_width or unmeasured
     if trial.attempt is not None:
         start = trial.attempt.start
     else:
-        start, _ = saved_on(trial.leaf, known_on(trial.leaf)) or (0, 0)
-    return max(trial.least, next((least for until, least in trial.needs if until > start), 0.0))
+        start, _ = find_checkpoint(trial.leaf, last_known_epoch(trial.leaf)) or (0, 0)
+    return max(
+        trial.least_width, next((least for until, least in trial.needs if until > start), 0.0)
+    )
 
 
-def beyond(trial: Trial, capacity: int) -> str | None:
-    """Return why the trial can never come to its end on the slots there are; None if it can."""
+def explain_unmet_needs(trial: TrialState, capacity: int) -> str | None:
+    """Return why the trial can never finish with this many slots; None if it can."""
     start = 0
     for until, least in trial.needs:
         if until > trial.epoch and least > capacity > 0:

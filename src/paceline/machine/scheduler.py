@@ -1,57 +1,58 @@
-"""Who gets the free slots: ask the policy, the generator and the allocator, then launch.
+"""The scheduler: fills free slots with the trials that the policy picks, and moves running ones.
 
-Knows the order of the questions, and when there is nothing left to ask: then the study is over.
+Asks the policy for a pick, the generator for a config and the allocator for a width, in this order,
+then launches. Ends a study in which nothing is left to run.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from paceline.core import decisions as d
 from paceline.core.errors import SpecError
-from paceline.machine.assignment import stage_for
-from paceline.machine.checkpoint_gc import may_come
-from paceline.machine.requirements import beyond, least_of
-from paceline.machine.termination import Ender, end, number_of, why_quiet
-from paceline.plan.settings import canonical
+from paceline.machine.assignment import plan_stage
+from paceline.machine.checkpoint_gc import may_get_trials
+from paceline.machine.requirements import explain_unmet_needs, find_least_width
+from paceline.plan.settings import canonicalize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from paceline.core.ports import Allocator, Demand, Generator, Pick, Policy
-    from paceline.core.values import AttemptId, Config, SlotId, TrialId
-    from paceline.machine.groups import Group
+    from paceline.core.ports import Demand, Generator, Pick
+    from paceline.core.values import Config, SlotId, TrialId
+    from paceline.machine.decider import Decider, Parts
+    from paceline.machine.groups import GroupState
     from paceline.machine.state import StudyState
-    from paceline.machine.trial_state import Attempt, Trial
+    from paceline.machine.trial_state import AttemptState, TrialState
 
 
-# A wider trial must get this much further in the time that is left.
+# A wider attempt must get this much further in the remaining time.
 MARGIN = 1.1
-# A trial stays at a width for so many times what a move costs.
+# An attempt keeps its width for at least this many times the cost of a move.
 REST = 10.0
 
 
-def left_s(attempt: Attempt, state: StudyState) -> float:
-    """Return how long the attempt would go on at its width: to its goal, or to the deadline."""
-    paces, trial = state.paces, attempt.trial
-    goal = (attempt.goal - attempt.epoch) * paces.epoch_s(trial.id) / paces.speed(attempt.width)
+def remaining_s(attempt: AttemptState, state: StudyState) -> float:
+    """Return the seconds to the attempt's goal at its width, or to the deadline if sooner."""
+    times, trial = state.epoch_times, attempt.trial
+    goal = (attempt.goal - attempt.epoch) * times.epoch_s(trial.id) / times.speed(attempt.width)
     return goal if state.deadline_s is None else min(goal, state.deadline_s - state.now)
 
 
-def rested(attempt: Attempt, state: StudyState) -> bool:
-    """Say whether the attempt has been at its width long enough to move again."""
-    if attempt.halting or attempt.yielding or attempt.epoch == attempt.start:
+def may_move(attempt: AttemptState, state: StudyState) -> bool:
+    """Say whether the attempt has had its width long enough to move again."""
+    if attempt.is_halting or attempt.must_yield or attempt.epoch == attempt.start:
         return False
-    return state.now - attempt.launched_at >= REST * state.paces.move_s
+    return state.now - attempt.launched_at >= REST * state.epoch_times.move_s
 
 
-def why_wider(attempt: Attempt, width: float, state: StudyState) -> str | None:
-    """Return why widening pays; None where it does not."""
-    paces = state.paces
-    left, move = left_s(attempt, state), paces.move_s
-    now, then = paces.speed(attempt.width), paces.speed(width)
+def explain_widening(attempt: AttemptState, width: float, state: StudyState) -> str | None:
+    """Return why widening pays; None if it does not."""
+    times = state.epoch_times
+    left, move = remaining_s(attempt, state), times.move_s
+    now, then = times.speed(attempt.width), times.speed(width)
     if then * (left - move) <= MARGIN * now * left:
         return None
     return (
@@ -60,30 +61,32 @@ def why_wider(attempt: Attempt, width: float, state: StudyState) -> str | None:
     )
 
 
-def why_narrower(attempt: Attempt, width: float, state: StudyState, whom: str) -> str | None:
-    """Return why narrowing pays; None where the attempt is almost done."""
-    left, move = left_s(attempt, state), state.paces.move_s
+def explain_narrowing(
+    attempt: AttemptState, width: float, state: StudyState, beneficiary: str
+) -> str | None:
+    """Return why narrowing pays; None if the attempt is almost done."""
+    left, move = remaining_s(attempt, state), state.epoch_times.move_s
     if left <= move:
         return None
     return (
-        f"width {width:g} instead of {attempt.width:g} makes room for {whom}; it has {left:.4g} s "
-        f"left, and a move costs {move:.3g} s"
+        f"width {width:g} instead of {attempt.width:g} makes room for {beneficiary}; it has "
+        f"{left:.4g} s left, and a move costs {move:.3g} s"
     )
 
 
-def slots_to_spare(state: StudyState) -> int:
-    """Return the idle slots that no trial on the move is about to take."""
+def count_spare_slots(state: StudyState) -> int:
+    """Return the number of idle slots that no moving trial is about to take."""
     taken = 0
     for number, width in state.moving.items():
         attempt = state.trials[number].attempt
-        taken += int(width) if attempt is None else slots_more(attempt, width, state)
+        taken += int(width) if attempt is None else count_extra_slots(attempt, width, state)
     return len(state.slots.idle) - taken
 
 
-def slots_more(attempt: Attempt, width: float, state: StudyState) -> int:
-    """Return the idle slots that moving to this width takes; below 0 where it frees some."""
+def count_extra_slots(attempt: AttemptState, width: float, state: StudyState) -> int:
+    """Return the number of idle slots that a move to this width takes; negative: it frees some."""
     if width < 1.0:
-        return -int(attempt.width)  # it finds its share of the first slot that is free
+        return -int(attempt.width)  # its share fits on any slot that is free
     if attempt.width >= 1.0:
         return int(width) - int(attempt.width)
     (slot,) = attempt.slots
@@ -91,273 +94,276 @@ def slots_more(attempt: Attempt, width: float, state: StudyState) -> int:
     return int(width) - alone
 
 
-# A generator that proposes only what is already known costs nothing and would never end.
+# A generator that proposes only known configs costs nothing and would never end.
 _MOST_IDLE_OPENS = 1000
 _MOVED = "it goes on at another width"
 _NEEDED = "its next epochs need another width"
 
 
-class Decider(Ender, Protocol):
-    """What the filler needs of the machine."""
+class Scheduler:
+    """Fills free slots after every event."""
 
-    def open(self, config: Config, until: int, why: str, group: int = 0) -> Trial: ...
-    def credit(self, trial: Trial) -> None: ...
+    def __init__(self, decider: Decider, parts: Parts) -> None:
+        self._decider = decider
+        self._state = decider.state
+        self._parts = parts.each
+        self._allocator = parts.allocator
 
+    def fill(self) -> None:
+        """Start the trials that the policy picks; give slots that remain to running trials.
 
-class Thinkers(Protocol):
-    """What the filler needs of the brains."""
-
-    @property
-    def each(self) -> Sequence[tuple[Policy, Generator]]: ...
-    @property
-    def allocator(self) -> Allocator: ...
-
-
-class Filler:
-    """Fills free slots after every event. Keeps no machine: a cycle would keep studies alive."""
-
-    def __init__(self, brains: Thinkers) -> None:
-        self._brains = brains.each
-        self._allocator = brains.allocator
-
-    def fill(self, machine: Decider) -> None:
-        """Start whoever the policy picks; what nobody asks for goes to those who run.
-
-        This is the one rule for a free slot: first whoever gave one up to move; then whom the
-        policy picks, a waiting trial or a new one, at the width the allocator gives; then, if the
-        allocator says so and the move pays, a wider one. If there is no room for a pick, those who
-        are wide may have to make some.
+        A free slot goes first to a trial that gave one up to move; then to the policy's pick, a
+        paused trial or a new one, at the width that the allocator gives; then, if the allocator
+        says so and the move pays, to a wider attempt. Without room for a pick, wide attempts may
+        have to become narrower.
         """
-        state = machine.state
+        state = self._state
         slots = state.slots
-        launched, pick = self._move(machine), None
-        # Were others to start, one that needs more room to go on than there is might wait for ever.
-        held = any(number in state.ready for number in state.moving)
+        launched, pick = bool(state.moving) and self._launch_moved(), None
+        # No other trial starts meanwhile: the moved one might wait for its slots for ever.
+        held = bool(state.moving) and any(number in state.ready for number in state.moving)
         while not (held or state.end) and (slots.idle or slots.partial or state.elastic):
-            view, pick = self._turn(machine)
+            group, pick = self._ask_policies()
             room = slots.idle or slots.partial
-            if pick is None or not room or not self._start(machine, view, pick):
+            if pick is None or not room or not self._start(group, pick):
                 break
             launched = True
-        # While a proposal is on its way the slot it is for is not left over.
-        if state.elastic and not (launched or state.end or state.questions.awaited):
-            self._spread(machine, coming=pick is not None and pick.trial is None)
+        # The slot that an awaited proposal is for is not left over.
+        if state.elastic and not (launched or state.end or state.pending.awaited):
+            self._resize(coming=pick is not None and pick.trial is None)
         if slots.nodes and slots.idle and not state.end:
-            _give_back(machine)
+            self._give_back()
 
-    def _move(self, machine: Decider) -> bool:
-        """Let those go on who have saved to change their width."""
-        state = machine.state
-        moved = False
+    def _launch_moved(self) -> bool:
+        """Launch the trials that have saved to change their width."""
+        state = self._state
+        launched = False
         for number in [number for number in state.moving if number in state.ready]:
             why = _MOVED if state.moving[number] else _NEEDED
-            moved = self._launch(machine, state.trials[number], why) or moved
-        return moved
+            launched = self._launch(state.trials[number], why) or launched
+        return launched
 
-    def _turn(self, machine: Decider) -> tuple[StudyState | Group, Pick | None]:
-        """Ask for a pick: of several studies, the one whose turn it is and who wants a slot."""
-        state = machine.state
-        if state.groups is None:
-            return state, self._pick(machine, state)
+    def _ask_policies(self) -> tuple[GroupState, Pick | None]:
+        """Ask for a pick: of several studies, the first in turn that wants a slot."""
+        state = self._state
+        if state.together is None:
+            return state, self._pick(state)
         room = state.free
-        for group in state.groups.turns(state.now):
-            pick = self._pick(machine, group)
+        for group in state.together.order_by_use(state.now):
+            pick = self._pick(group)
             state.new = group.new
             if pick is not None:
                 return group, pick
-            if room > 0 and group.quiet:
-                end(machine, group, *why_quiet(group, state))
-            # A slot that a proposal is on its way for is not the next one's.
-            awaited = state.questions.awaits(group.number)
+            if room > 0 and group.is_quiet:
+                self._decider.end_group(group, *self._explain_quiet(group))
+            # A slot for which a proposal is awaited is not free for the next study.
+            awaited = state.pending.count_awaited(group.index)
             room -= awaited
             if awaited and room <= 0:
                 break
         return state, None
 
-    def _pick(self, machine: Decider, view: StudyState | Group) -> Pick | None:
-        policy, generator = self._brains[number_of(view)]
-        most = policy.admit(view)
-        wanted = not view.closed and (most is None or view.live < most)
+    def _pick(self, group: GroupState) -> Pick | None:
+        policy, generator = self._parts[group.index]
+        most = policy.admit(group)
+        wanted = not group.closed and (most is None or group.live < most)
         if wanted:
-            self._mind_budget(machine, view)
-        view.new = wanted and not view.closed and self._obtainable(machine, view, generator)
-        return policy.next(view)
+            self._close_if_spent(group)
+        group.new = wanted and not group.closed and self._has_config(group, generator)
+        return policy.next(group)
 
-    def _mind_budget(self, machine: Decider, view: StudyState | Group) -> None:
-        limit = view.spec.budget.trials
-        if limit is not None and len(view.trials) >= limit:
+    def _close_if_spent(self, group: GroupState) -> None:
+        limit = group.spec.budget.trials
+        if limit is not None and len(group.trials) >= limit:
             why = f"all {limit} trials of the budget are open"
-        elif view.idle_opens >= _MOST_IDLE_OPENS + len(view.adopted.trials):
-            rest = ", or need more slots than there are" if view.spec.fit else ""
-            why = f"the last {view.idle_opens} configs were all known already{rest}"
+        elif group.idle_opens >= _MOST_IDLE_OPENS + len(group.reused.trials):
+            rest = ", or need more slots than there are" if group.spec.fit else ""
+            why = f"the last {group.idle_opens} configs were all known already{rest}"
         else:
             return
-        machine.decide(d.Close(group=number_of(view), why=why))
+        self._decider.decide(d.Close(group=group.index, why=why))
 
-    def _obtainable(self, machine: Decider, view: StudyState | Group, generator: Generator) -> bool:
-        """Say whether a config can be had now; ask for one where that takes time."""
-        number, questions = number_of(view), machine.state.questions
-        if generator.pure or questions.offer(number) is not None:
+    def _has_config(self, group: GroupState, generator: Generator) -> bool:
+        """Say whether a config is at hand; ask for one if that takes time."""
+        index, pending = group.index, self._state.pending
+        if generator.pure or pending.next_offer(index) is not None:
             return True
-        # One question for each slot that could use the answer, and no more; of several studies
-        # each has one on its way at a time, so that none takes all slots.
-        most = view.free if view is machine.state else min(view.free, 1.0)
-        while questions.awaits(number) < most:
-            asked, why = questions.proposals(number), "a free slot wants a new trial"
-            machine.decide(d.AskProposal(number=asked, group=number, why=why))
+        # One request for each slot that could use the answer; of several studies each has one on
+        # its way at a time, so that none takes all slots.
+        most = group.free if group is self._state else min(group.free, 1.0)
+        while pending.count_awaited(index) < most:
+            asked, why = pending.count_proposals(index), "a free slot wants a new trial"
+            self._decider.decide(d.AskProposal(number=asked, group=index, why=why))
         return False
 
-    def _start(self, machine: Decider, view: StudyState | Group, pick: Pick) -> bool:
+    def _start(self, group: GroupState, pick: Pick) -> bool:
         """Carry a pick out. False: nothing more fits now."""
-        state = machine.state
+        state, decider = self._state, self._decider
+        until = min(pick.until, state.spec.epochs)
         if pick.trial is None:
-            config = self._config(machine, view)
+            config = self._take_config(group)
             if config is None:
                 return True  # closed now: ask the policy again
-            until = min(pick.until, state.spec.epochs)
             if until < 1:
-                name = view.spec.policy
-                raise SpecError(f"policy {name} gave a new trial the goal {until}: give 1 or more.")
-            number = machine.open(config, until, pick.why, number_of(view)).id
+                raise SpecError(
+                    f"policy {group.spec.policy} gave a new trial the goal {until}: "
+                    "must be at least 1."
+                )
+            trial = decider.open_trial(config, until, pick.why, group.index, label=pick.label)
         else:
-            number = pick.trial
-            trial = state.trials[number]
-            until = min(pick.until, state.spec.epochs)
+            trial = state.trials[pick.trial]
             if trial.alive and until > max(trial.goal, trial.epoch):
-                machine.decide(d.Go(trial=number, until=until, why=pick.why))
-            elif number not in state.ready:
-                return False  # a policy that picks whom nothing can be done for would never stop
-        trial = state.trials[number]
+                go = d.Go(trial=trial.id, until=until, label=pick.label, why=pick.why)
+                decider.decide(go)
+            elif trial.id not in state.ready:
+                return False  # a policy that picks such a trial would never stop
         if trial.leaf.losses or trial.leaf.parent is not None:
-            machine.credit(trial)
-        if state.end is not None or number not in state.ready:
+            decider.credit(trial)
+        if state.end is not None or trial.id not in state.ready:
             return True
-        return self._launch(machine, trial, pick.why)
+        return self._launch(trial, pick.why)
 
-    def _config(self, machine: Decider, view: StudyState | Group) -> Config | None:
-        number = number_of(view)
-        config = machine.state.questions.offer(number)  # taken by the Open that follows
+    def _take_config(self, group: GroupState) -> Config | None:
+        config = self._state.pending.next_offer(group.index)  # removed by the Open that follows
         if config is None:
-            config = self._brains[number][1].propose(view.taken, view)
+            config = self._parts[group.index][1].propose(group.taken, group)
         if config is None:
-            machine.decide(d.Close(group=number, why="the generator has no more configs"))
+            why = "the generator has no more configs"
+            self._decider.decide(d.Close(group=group.index, why=why))
             return None
-        return canonical(config)
+        return canonicalize(config)
 
-    def _launch(self, machine: Decider, trial: Trial, why: str) -> bool:
-        state = machine.state
-        least = least_of(trial, state.least)
-        if least > state.capacity:
-            return self._give_up(machine, trial)
+    def _launch(self, trial: TrialState, why: str) -> bool:
+        state = self._state
+        least = find_least_width(trial, state.least_width)
+        if least > state.slots.capacity:
+            return self._give_up(trial)
         wanted = state.moving.get(trial.id)
         if not wanted:
             widths = self._allocator.place(_Demands(state, trial, coming=state.new), state)
             wanted = widths.get(trial.id, 1.0)
-        width = _clipped(max(wanted, least), state)
+        width = _round_width(max(wanted, least), state)
         if width > 1.0:
             width = float(max(min(int(width), len(state.slots.idle)), int(least), 1))
-        slots = state.slots.find(width, _home(trial, state))
+        stage = plan_stage(trial)
+        near = "" if stage.source is None else state.checkpoints.nodes.get(stage.source, "")
+        slots = state.slots.find(width, near if state.slots.nodes else "")
         if slots is None:
             return False
-        machine.decide(_launch_of(trial, state.launches, slots, width, why))
+        start, source, (lead, goal, save_at) = stage
+        self._decider.decide(
+            d.Launch(
+                attempt=state.launches,
+                trial=lead.id,
+                start=start,
+                source=source,
+                goal=goal,
+                save_at=save_at,
+                slots=slots,
+                width=width,
+                why=why,
+            )
+        )
         return True
 
-    def _give_up(self, machine: Decider, trial: Trial) -> bool:
-        """Let it wait for slots that went away; where nothing else runs, wait no longer."""
-        why = beyond(trial, machine.state.capacity)
-        if machine.state.attempts or why is None:
+    def _give_up(self, trial: TrialState) -> bool:
+        """Fail a trial whose slots have gone, unless something that runs may still free some."""
+        why = explain_unmet_needs(trial, self._state.capacity)
+        if self._state.attempts or why is None:
             return False
-        machine.decide(d.Fail(trial=trial.id, why=why))
+        self._decider.decide(d.Fail(trial=trial.id, why=why))
         return True
 
-    def _spread(self, machine: Decider, *, coming: bool) -> None:
-        """Move those who run to the widths they should have, where that pays."""
-        state = machine.state
+    def _resize(self, *, coming: bool) -> None:
+        """Move running attempts to the widths that the allocator gives, if that pays."""
+        state = self._state
         if not (state.attempts and state.capacity):
             return
         demands = _Demands(state, None, coming=coming)
-        moves = _moves(self._allocator.place(demands, state), state)
-        spare = slots_to_spare(state)
+        moves = _list_moves(self._allocator.place(demands, state), state)
+        spare = count_spare_slots(state)
         short = coming or bool(state.ready)
         for attempt, width in moves:
             if width > attempt.width:
-                why = why_wider(attempt, width, state)
-                more = slots_more(attempt, width, state)
+                why = explain_widening(attempt, width, state)
+                more = count_extra_slots(attempt, width, state)
                 if why is not None and more <= spare and not short:
                     spare -= more
-                    machine.decide(d.Resize(attempt=attempt.id, width=width, why=why))
+                    self._decider.decide(d.Resize(attempt=attempt.id, width=width, why=why))
                 short = short or (why is not None and more > spare)
         if short:
-            whom = "one that waits" if coming or state.ready else "one that is better served"
+            reason = "that waits" if coming or state.ready else "that is better served"
             for attempt, width in moves:
                 if width < attempt.width:
-                    why = why_narrower(attempt, width, state, whom)
+                    why = explain_narrowing(attempt, width, state, f"a trial {reason}")
                     if why is not None:
-                        machine.decide(d.Resize(attempt=attempt.id, width=width, why=why))
+                        self._decider.decide(d.Resize(attempt=attempt.id, width=width, why=why))
 
-    def watch(self, machine: Decider) -> None:
+    def _give_back(self) -> None:
+        """Retire slots that no trial can use any more: a cluster may use them, or free the node."""
+        state = self._state
+        spare = state.capacity - state.live * state.spec.span
+        if not state.live or spare <= 0 or may_get_trials(state):
+            return
+        idle, nodes = state.slots.idle, state.slots.nodes
+        # Whole nodes first.
+        busy = Counter(nodes.get(slot, "") for slot in state.slots.held)
+        going = sorted(idle, key=lambda slot: (busy[nodes.get(slot, "")], slot))[:spare]
+        if going:
+            why = f"no more trials come, and the {state.live} that are left cannot use them"
+            self._decider.decide(d.Retire(slots=tuple(sorted(going)), why=why))
+
+    def watch(self) -> None:
         """Ask to be woken when the budget will be spent; end the study if nothing is left."""
-        state = machine.state
+        state = self._state
         limit = state.spec.budget.slot_seconds
-        questions = state.questions
-        if limit is not None and state.meter.held > 0.0:
-            at = state.now + (limit - state.slot_seconds) / state.meter.held
-            if not any(sooner <= at for sooner, _ in questions.wakes):
+        pending = state.pending
+        if limit is not None and state.slot_time.held > 0.0:
+            at = state.now + (limit - state.slot_seconds) / state.slot_time.held
+            if not any(sooner <= at for sooner, _ in pending.wakes):
                 why = f"{limit:g} slot-seconds will be used up then"
-                machine.decide(d.WakeAt(at=at, why=why))
-        if not (state.attempts or state.ready or questions.forecasts or questions.awaited):
-            waiting = questions.wakes - {(state.deadline_s, None)}
-            if state.capacity > 0 and not waiting and not state.spec.standing:
-                end(machine, state, *why_quiet(state, state))
+                self._decider.decide(d.WakeAt(at=at, why=why))
+        if not (state.attempts or state.ready or pending.forecasts or pending.awaited):
+            wakes = pending.wakes - {(state.deadline_s, None)}
+            if state.capacity > 0 and not wakes and not state.spec.standing:
+                self._decider.end_group(state, *self._explain_quiet(state))
+
+    def _explain_quiet(self, group: GroupState) -> tuple[d.EndCause, str]:
+        """Return the cause and the reason that end a study in which nothing is left to run."""
+        trouble, opened = self._state.pending.trouble.get(group.index), len(group.trials)
+        if not trouble:
+            return d.EndCause.QUIET, f"nothing is left to run: {opened} trials were opened"
+        # With reports there is a result; without any, the study has failed.
+        cause = d.EndCause.QUIET if group.reports else d.EndCause.FAILED
+        return cause, f"no more trials after {opened}: {trouble}"
 
 
-def _home(trial: Trial, state: StudyState) -> str:
-    """Return the node that saved what a trial starts from; empty: no slot is nearer to it."""
-    if not state.slots.nodes:
-        return ""
-    source = stage_for(trial).source
-    return "" if source is None else state.files.homes.get(source, "")
-
-
-def _launch_of(
-    trial: Trial, attempt: AttemptId, slots: tuple[SlotId, ...], width: float, why: str
-) -> d.Launch:
-    start, source, (lead, goal, save_at) = stage_for(trial)
-    return d.Launch(
-        attempt=attempt,
-        trial=lead.id,
-        start=start,
-        source=source,
-        goal=goal,
-        save_at=save_at,
-        slots=slots,
-        width=width,
-        why=why,
-    )
-
-
-def _moves(widths: Mapping[TrialId, float], state: StudyState) -> list[tuple[Attempt, float]]:
-    """Return whom the allocator wants to have another width, and may have it now."""
+def _list_moves(
+    widths: Mapping[TrialId, float], state: StudyState
+) -> list[tuple[AttemptState, float]]:
+    """Return the attempts that may move now, with the width that the allocator gives."""
     moves = []
     for number, wanted in widths.items():
         if number >= len(state.trials):
             name = state.spec.allocator
-            raise SpecError(f"allocator {name} gave a width to trial {number}: there is none.")
+            raise SpecError(
+                f"allocator {name} gave a width to trial {number}, which does not exist."
+            )
         trial = state.trials[number]
         attempt = trial.attempt
-        if attempt is not None and attempt.trial is trial and rested(attempt, state):
-            width = _clipped(max(wanted, least_of(trial, state.least)), state)
+        if attempt is not None and attempt.trial is trial and may_move(attempt, state):
+            width = _round_width(max(wanted, find_least_width(trial, state.least_width)), state)
             if width != attempt.width:
                 moves.append((attempt, width))
     return moves
 
 
 class _Demands:
-    """Who asks, who runs and who waits, worked out only if somebody looks."""
+    """Demands of the asking, the running and the ready trials, computed when they are read."""
 
     __slots__ = ("_state", "_trial", "coming")
 
-    def __init__(self, state: StudyState, trial: Trial | None, *, coming: bool) -> None:
+    def __init__(self, state: StudyState, trial: TrialState | None, *, coming: bool) -> None:
         self._state = state
         self._trial = trial
         self.coming = coming
@@ -368,29 +374,29 @@ class _Demands:
 
     def running(self) -> Iterator[Demand]:
         for attempt in self._state.attempts.values():
-            if not attempt.halting:
+            if not attempt.is_halting:
                 width = self._state.moving.get(attempt.trial.id) or attempt.width
                 yield _Demand(attempt.trial, width, self._state)
 
-    def waiting(self) -> Iterator[Demand]:
+    def ready(self) -> Iterator[Demand]:
         for number in self._state.ready:
             trial = self._state.trials[number]
             if trial is not self._trial:
                 yield _Demand(trial, 0.0, self._state)
 
     def speed(self, width: float) -> float:
-        return self._state.paces.speed(width)
+        return self._state.epoch_times.speed(width)
 
     def measured(self, width: float) -> bool:
-        return width == 1.0 or width in self._state.paces.measured()
+        return width == 1.0 or width in self._state.epoch_times.list_measured()
 
 
 class _Demand:
-    """A trial and the width it holds."""
+    """The demand of a trial that holds this width."""
 
     __slots__ = ("_state", "_trial", "width")
 
-    def __init__(self, trial: Trial, width: float, state: StudyState) -> None:
+    def __init__(self, trial: TrialState, width: float, state: StudyState) -> None:
         self._trial = trial
         self._state = state
         self.width = width
@@ -402,43 +408,28 @@ class _Demand:
     @property
     def work(self) -> float:
         epochs = self._trial.goal - self._trial.epoch
-        return max(epochs, 0) * self._state.paces.epoch_s(self._trial.id)
+        return max(epochs, 0) * self._state.epoch_times.epoch_s(self._trial.id)
 
     @property
     def least(self) -> float:
-        return least_of(self._trial, self._state.least)
+        return find_least_width(self._trial, self._state.least_width)
 
 
-def _clipped(width: float, state: StudyState) -> float:
-    """Return a width that slots can have: whole ones up to all there are, or one over a whole."""
+def _round_width(width: float, state: StudyState) -> float:
+    """Return a valid width: a whole number up to the capacity, or one over a whole number."""
     if not (width > 0.0 and math.isfinite(width)):
         raise SpecError(
-            f"allocator {state.spec.allocator} gave width {width}: give a positive, finite one."
+            f"allocator {state.spec.allocator} gave width {width}: must be positive and finite."
         )
     if width >= 1.0:
         return float(min(int(width), max(1, state.capacity)))
     return 1.0 / round(1.0 / width)
 
 
-def _give_back(machine: Decider) -> None:
-    """Let slots go that nobody can use any more: on a cluster others may, or their nodes go."""
-    state = machine.state
-    spare = state.capacity - state.live * state.spec.span
-    if not state.live or spare <= 0 or may_come(state):
-        return
-    idle, nodes = state.slots.idle, state.slots.nodes
-    # Whole nodes first.
-    busy = Counter(nodes.get(slot, "") for slot in state.slots.held)
-    going = sorted(idle, key=lambda slot: (busy[nodes.get(slot, "")], slot))[:spare]
-    if going:
-        why = f"no more trials come, and the {state.live} that are left cannot use them"
-        machine.decide(d.Retire(slots=tuple(sorted(going)), why=why))
-
-
-def dispensable(state: StudyState, count: int) -> tuple[SlotId, ...]:
-    """Return the slots to give up: idle ones, then those of the youngest attempts; one stays."""
+def choose_slots_to_retire(state: StudyState, count: int) -> tuple[SlotId, ...]:
+    """Return the slots to retire: idle ones, then those of the newest attempts; one stays."""
     count = min(count, state.capacity - 1)
-    young = [slot for number in sorted(state.attempts) for slot in state.attempts[number].slots]
-    order = dict.fromkeys([*reversed(state.slots.idle), *reversed(young)])
+    newest = [slot for number in sorted(state.attempts) for slot in state.attempts[number].slots]
+    order = dict.fromkeys([*reversed(state.slots.idle), *reversed(newest)])
     usable = state.slots.present - state.slots.retiring
     return tuple(sorted([slot for slot in order if slot in usable][: max(count, 0)]))

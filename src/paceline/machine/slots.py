@@ -1,6 +1,6 @@
-"""Which slots there are, who holds them, and where the next attempt fits.
+"""Slots: which are present, how much of each is held, and where the next attempt fits.
 
-Knows slot numbers, shares, and which slots are on one node. Does not know trials. Lowest numbers
+Knows slot numbers, shares, and the node of each slot. Does not know trials. The lowest numbers come
 first, so that the same history gives the same slots on every machine.
 """
 
@@ -14,56 +14,53 @@ if TYPE_CHECKING:
 
     from paceline.core.values import SlotId
 
-# Shares are sums of 1/c: what differs by less than this is equal.
-_DUST = 1e-9
+# Shares are sums of 1/c: a smaller difference is a rounding error.
+_TOLERANCE = 1e-9
 
 
 class Slots:
-    """A slot is present or not, retiring or not, and held up to its whole."""
+    """Each slot is present or not, retiring or not, and held in part or as a whole."""
 
     def __init__(self) -> None:
         self.present: set[SlotId] = set()
         self.retiring: set[SlotId] = set()
-        # The held share of every slot somebody holds, present or not: a slot that vanished is
-        # held until its attempt is known to be gone.
+        # Slots that may be used.
+        self.capacity = 0
+        # The held share of each held slot, present or not: a slot that vanished is held until its
+        # attempt has ended.
         self.held: dict[SlotId, float] = {}
-        # Usable slots that nobody holds, and those held in part: both in rising order.
+        # Usable slots that are not held, and those held in part: both in rising order.
         self.idle: list[SlotId] = []
         self.partial: list[SlotId] = []
-        # Where each is; empty where they are all alike.
+        # The node of each slot; empty if nodes make no difference.
         self.nodes: dict[SlotId, str] = {}
 
     @property
-    def capacity(self) -> int:
-        """Slots that may be used."""
-        return len(self.present) - len(self.retiring)
-
-    @property
     def free(self) -> float:
-        """What is not held of the slots that may be used."""
+        """The share of the usable slots that is not held, in slots."""
         if not self.partial:
             return float(len(self.idle))
         return len(self.idle) + sum(1.0 - self.held[slot] for slot in self.partial)
 
-    def change(self, slots: Sequence[SlotId], nodes: Sequence[str] = ()) -> None:
-        """These are the slots there are now, and the nodes that they are on."""
+    def set_slots(self, slots: Sequence[SlotId], nodes: Sequence[str] = ()) -> None:
+        """Replace the slots and their nodes."""
         self.present = set(slots)
         self.nodes = dict(zip(slots, nodes, strict=False))
         self.retiring &= self.present
         self._sort()
 
     def retire(self, slots: Iterable[SlotId]) -> None:
-        """Use these no more; drop each as soon as nobody holds it."""
+        """Stop using these slots; remove each as soon as it is not held."""
         self.retiring |= self.present & set(slots)
         for slot in [slot for slot in self.retiring if slot not in self.held]:
             self._drop(slot)
         self._sort()
 
     def find(self, width: float, near: str = "") -> tuple[SlotId, ...] | None:
-        """Return where an attempt of this width fits now, or None; where it may, on this node."""
+        """Return slots for an attempt of this width, if possible on this node; None: none fit."""
         if width < 1.0:
             for slot in [*self._on(near, self.partial), *self.partial]:
-                if self.held[slot] + width <= 1.0 + _DUST:
+                if self.held[slot] + width <= 1.0 + _TOLERANCE:
                     return (slot,)
         count = max(1, int(width))
         for idle in (self._on(near, self.idle), self.idle):
@@ -72,13 +69,13 @@ class Slots:
         return None
 
     def share(self, slots: Sequence[SlotId], width: float) -> float:
-        """Return what a holder of this width really has: all of a slot, where no other is on it."""
+        """Return the actual share of an attempt of this width: a whole slot if it is alone."""
         if width >= 1.0:
             return width
         return 1.0 / max(1, round(self.held[slots[0]] / width))
 
     def take(self, slots: Sequence[SlotId], width: float) -> None:
-        """Hold these slots: each whole, or the one by a share."""
+        """Hold these slots: each as a whole, or a share of the only one."""
         share = min(width, 1.0)
         for slot in slots:
             before = self.held.get(slot, 0.0)
@@ -87,17 +84,17 @@ class Slots:
                 _remove(self.idle, slot)
                 if share < 1.0:
                     insort(self.partial, slot)
-            elif before + share >= 1.0 - _DUST:
+            elif before + share >= 1.0 - _TOLERANCE:
                 _remove(self.partial, slot)
 
     def release(self, slots: Sequence[SlotId], width: float) -> None:
-        """Hold them no more."""
+        """Release these slots."""
         share = min(width, 1.0)
         for slot in slots:
             left = self.held[slot] - share
             usable = slot in self.present and slot not in self.retiring
-            if left > _DUST:
-                if usable and self.held[slot] >= 1.0 - _DUST:
+            if left > _TOLERANCE:
+                if usable and self.held[slot] >= 1.0 - _TOLERANCE:
                     insort(self.partial, slot)
                 self.held[slot] = left
                 continue
@@ -115,11 +112,13 @@ class Slots:
     def _drop(self, slot: SlotId) -> None:
         self.present.discard(slot)
         self.retiring.discard(slot)
+        self.capacity = len(self.present) - len(self.retiring)
 
     def _sort(self) -> None:
         usable = sorted(self.present - self.retiring)
+        self.capacity = len(usable)
         self.idle = [slot for slot in usable if slot not in self.held]
-        self.partial = [slot for slot in usable if self.held.get(slot, 1.0) < 1.0 - _DUST]
+        self.partial = [slot for slot in usable if self.held.get(slot, 1.0) < 1.0 - _TOLERANCE]
 
 
 def _remove(slots: list[SlotId], slot: SlotId) -> None:

@@ -1,95 +1,99 @@
-"""The study's state: a fold of its log, changed by `apply(entry)` and by nothing else.
+"""The study's state: a fold of its log, changed by `apply(entry)` only.
 
-Knows everything the log says and nothing more: two states that have taken the same entries are
-equal. Brains read it through the views of `core.ports`.
+Knows everything the log says and nothing more: two states that have folded the same entries are
+equal. Parts and engines read it through the views of `core.views`.
 """
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import LogError
-from paceline.core.values import NO_LOSS, Status, StudySpec, TrialId, loss_of
-from paceline.machine.assignment import Rides
-from paceline.machine.calibration import Foresight
-from paceline.machine.checkpoints import File, Files
-from paceline.machine.groups import Groups
-from paceline.machine.pending import Questions
-from paceline.machine.requirements import beyond, ends_for_width
-from paceline.machine.reuse import Adoptions
+from paceline.core.values import NO_LOSS, Status, TrialId
+from paceline.machine.assignment import Assignment
+from paceline.machine.checkpoints import CheckpointIndex, CheckpointRecord
+from paceline.machine.groups import Groups, GroupState
+from paceline.machine.pending import PendingRequests
+from paceline.machine.requirements import explain_unmet_needs, is_ending_for_width
+from paceline.machine.reuse import ReusedPrefixes
 from paceline.machine.slots import Slots
-from paceline.machine.timing import Meter, Paces
-from paceline.machine.trial_state import Attempt, Trial
-from paceline.plan.settings import stretches
-from paceline.plan.tree import Tree, node_of, shared_until
+from paceline.machine.timing import EpochTimes
+from paceline.machine.trial_state import AttemptState, TrialState
+from paceline.plan.settings import list_stretches
+from paceline.plan.tree import Tree, find_node, last_shared_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from paceline.core.decisions import Entry
+    from paceline.core.values import Config
+    from paceline.machine.checkpoints import CheckpointName
 
 
-class StudyState:
-    """All that is known of a study. Give it entries; read the rest."""
+class StudyState(GroupState):
+    """Everything known of a study. `apply` folds entries in; all else is read.
 
-    spec: StudySpec
-    tree: Tree[Trial, Attempt]
+    A study that runs alone is its own only group; of several run as one this is the sum.
+    """
+
+    now: float
+    trials: list[TrialState]
+    delivered: Sequence[TrialState]
+    departed: Sequence[TrialState]
+    ready: Collection[TrialId]
+    pending: PendingRequests
+    reused: ReusedPrefixes
+    deadline_s: float | None
+    end: d.End | None
+    tree: Tree[TrialState, AttemptState]
 
     def __init__(self) -> None:
+        super().__init__()
         self.now = 0.0
         # The number of the next entry.
         self.number = 0
-        self.trials: list[Trial] = []
-        self.live = 0
-        self.attempts: dict[int, Attempt] = {}
+        self.trials: list[TrialState] = []
+        self.attempts: dict[int, AttemptState] = {}
         self.launches = 0
         self.slots = Slots()
-        self.delivered: Sequence[Trial] = ()
-        self.departed: Sequence[Trial] = ()
-        # The trial that the last forecast, wake or failure was about; None where it came unasked.
-        self.subject: Trial | None = None
-        # Set by the machine before it asks the policy who is next; no part of the fold.
-        self.new = False
-        self.questions = Questions()
-        self.foresight = Foresight()
-        # Configs taken from the generator; forked trials take none.
-        self.taken = 0
+        self.delivered: Sequence[TrialState] = ()
+        self.departed: Sequence[TrialState] = ()
+        # The trial that the last answer or ended attempt was about; None if it was not awaited.
+        self.subject: TrialState | None = None
+        self.pending = PendingRequests()
         self.inbox = 0
-        self.best: Trial | None = None
-        self.best_loss = NO_LOSS
-        self.best_epoch = 0
-        self.closed = False
         self.deadline_s: float | None = None
         self.end: d.End | None = None
-        # Epochs executed; reports seen by trials (more than that where prefixes are shared);
-        # epochs trained again after a crash, and those of them that gave another number;
-        # reports that came late, twice or out of order.
-        self.epochs_trained = 0
-        self.reports = 0
-        self.repeats = 0
+        # Epochs trained again with another loss; reports that came late, twice or out of order.
         self.mismatches = 0
         self.strays = 0
-        # Trials opened in a row that needed no training, because all was known.
-        self.idle_opens = 0
-        # The least width at which every trial whose memory was measured has room.
-        self.least = 0.0
-        self.meter = Meter()
-        self.files = Files()
-        self.adopted = Adoptions()
-        self.paces = Paces()
-        self.rides = Rides(self.paces)
-        # Whether trials may have other widths than one slot; what trials on the move go on with.
+        # The smallest width whose memory suffices for every trial that was measured.
+        self.least_width = 0.0
+        self.checkpoints = CheckpointIndex()
+        self.reused = ReusedPrefixes()
+        self.epoch_times = EpochTimes()
+        self.assignment = Assignment(self.epoch_times)
+        self.ready = self.assignment.ready
+        # Whether trials may have other widths than one slot; the next width of trials that move.
         self.elastic = False
         self.moving: dict[TrialId, float] = {}
-        # What is known of each of several studies driven as one; None where there is one alone.
-        self.groups: Groups | None = None
+        # Whether time or slot time is limited, so that every event must be checked against it.
+        self.is_limited = False
+        # The studies that are run as one; None: this study runs alone.
+        self.together: Groups | None = None
         self._sign, self._metric = 1.0, ""
 
     @property
-    def ready(self) -> Collection[TrialId]:
-        return self.rides.ready
+    def groups(self) -> Sequence[GroupState]:
+        """Each study: this one, or those that are run as one."""
+        return (self,) if self.together is None else self.together
+
+    def find_group(self, trial: TrialState) -> GroupState:
+        """Return the study that a trial belongs to."""
+        return self if self.together is None else self.together[trial.group]
 
     @property
     def running(self) -> int:
@@ -106,39 +110,59 @@ class StudyState:
     @property
     def slot_seconds(self) -> float:
         """Slot time used so far, running attempts included."""
-        return self.meter.used(self.now)
+        return self.slot_time.used(self.now)
 
     @property
     def capacity_seconds(self) -> float:
-        """Slot time there was so far, used or not."""
-        return self.meter.offered(self.slots.capacity, self.now)
+        """Slot time available so far, used or not."""
+        return self.slot_time.offered(self.slots.capacity, self.now)
+
+    # The view of engines
+
+    def config(self, trial: TrialId) -> Config:
+        return self.trials[trial].config
+
+    def group(self, trial: TrialId) -> int:
+        return self.trials[trial].group
+
+    def best_loss_for(self, trial: TrialId) -> float:
+        return self.find_group(self.trials[trial]).best_loss
+
+    def checkpoint_digest(self, checkpoint: CheckpointName) -> str | None:
+        if not self.spec.saves.collect:
+            return ""  # without records a checkpoint is read unchecked
+        record = self.checkpoints.records.get(checkpoint)
+        return None if record is None else record.digest
 
     def apply(self, entry: Entry) -> None:
-        """Take one entry."""
+        """Fold one entry in."""
         self.delivered = self.departed = ()
         _FOLD[type(entry)](self, entry)
         self.number += 1
-        if self.groups is not None:
-            self.groups.take(entry, self)
+        if self.together is not None:
+            self.together.take(entry, self.subject)
 
     # Events
 
     def _opened(self, event: e.Opened) -> None:
         if self.number:
-            raise LogError("a log was opened twice: its second Opened is not its first entry.")
+            raise LogError("the log contains a second Opened: only its first entry may be one.")
         self.spec = event.spec
         self.tree = Tree(event.spec.epochs)
         self.deadline_s = event.spec.budget.deadline_s
         self._sign = event.spec.sign
         self._metric = event.spec.metric
         self.elastic = event.spec.span > 1 or event.spec.pack > 1
-        self.groups = Groups(self) if event.spec.groups else None
+        budget = event.spec.budget
+        self.is_limited = budget.deadline_s is not None or budget.slot_seconds is not None
+        if event.spec.groups:
+            self.together = Groups(self, self.attempts, self.checkpoints)
 
     def _resumed(self, event: e.Resumed) -> None:
         self._tick(event.at)
         if event.deadline_s is not None:
             self.deadline_s = event.deadline_s
-        self.files.suspect_all()
+        self.checkpoints.recheck_all()
 
     def _tick(self, at: float) -> None:
         if at > self.now:
@@ -153,21 +177,25 @@ class StudyState:
             self.strays += 1
             return
         leaf = attempt.trial.leaf
-        if epoch > leaf.end or (attempt.turns and attempt.strayed(epoch, event.version)):
+        if epoch > leaf.end or (attempt.path_changes and attempt.has_strayed(epoch, event.version)):
             self.strays += 1
             return
         attempt.epoch = epoch
         if event.memory and not attempt.trial.needs:
-            self.least = max(self.least, attempt.trial.takes(event.memory))
+            self.least_width = max(self.least_width, attempt.trial.record_memory(event.memory))
         self.epochs_trained += 1
         if self.elastic:
-            self.paces.reported(attempt, event, self.slots.share(attempt.slots, attempt.width))
-        node = leaf if epoch > leaf.start else node_of(leaf, epoch)
-        loss = loss_of(event.metrics.get(self._metric), self._sign)
+            self.epoch_times.record_epoch(
+                attempt, event, self.slots.share(attempt.slots, attempt.width)
+            )
+        node = leaf if epoch > leaf.start else find_node(leaf, epoch)
+        value = event.metrics.get(self._metric)
+        # As `to_loss`, in place: this runs once for every report.
+        loss = self._sign * value if value is not None and isfinite(value) else NO_LOSS
         at = epoch - node.start - 1
         if at == len(node.losses):
-            node.learn(loss, event.seconds, event.metrics)
-            wanted = node.wanted
+            node.add_report(loss, event.seconds, event.metrics)
+            wanted = node.wanted_by
             if len(wanted) != 1:
                 wanted = tuple(t for t in wanted if t.epoch == epoch - 1 and t.goal >= epoch)
             elif wanted[0].epoch != epoch - 1 or wanted[0].goal < epoch:
@@ -178,26 +206,26 @@ class StudyState:
         else:
             self.repeats += 1
             self.mismatches += node.losses[at] != loss
-        if self.rides.branched or leaf.parent is not None:
-            self.rides.passed(attempt, node, event)
+        if self.assignment.has_branches or leaf.parent is not None:
+            self.assignment.record_epoch(attempt, node, event)
 
-    def _deliver(self, trial: Trial, epoch: int, loss: float) -> None:
+    def _deliver(self, trial: TrialState, epoch: int, loss: float) -> None:
         self.reports += 1
         trial.epoch = epoch
         trial.loss = loss
         if trial.forecast is not None:
-            self.foresight.reached(trial.id, epoch, loss)
+            self.calibration.record_loss(trial.id, epoch, loss)
         if loss < trial.best_loss:
             trial.best_loss = loss
             trial.best_epoch = epoch
             if loss < self.best_loss:
                 if self.best is not None and self.spec.saves.collect:
-                    self.files.suspect(self.best)
+                    self.checkpoints.recheck(self.best)
                 self.best, self.best_loss, self.best_epoch = trial, loss, epoch
         if epoch == trial.leaf.end:
-            self._over(trial, Status.FINISHED)
+            self._end_trial(trial, Status.FINISHED)
         elif epoch == trial.goal:
-            self.rides.forget(trial)
+            self.assignment.withdraw(trial)
 
     def _saved(self, event: e.Saved) -> None:
         self._tick(event.at)
@@ -205,11 +233,11 @@ class StudyState:
         if attempt is None or not attempt.start <= event.epoch <= attempt.epoch:
             return
         if self.slots.nodes:
-            self.files.homes[attempt.id] = self.slots.nodes.get(attempt.slots[0], "")
-        file = File(event.bytes, event.digest, attempt.trial, attempt.width)
-        self.files.add((attempt.id, event.epoch), file, collect=self.spec.saves.collect)
+            self.checkpoints.nodes[attempt.id] = self.slots.nodes.get(attempt.slots[0], "")
+        record = CheckpointRecord(event.bytes, event.digest, attempt.trial, attempt.width)
+        self.checkpoints.add((attempt.id, event.epoch), record, collect=self.spec.saves.collect)
         self._settle_save(attempt, event.epoch)
-        self.paces.saved(event.seconds)
+        self.epoch_times.record_save(event.seconds)
 
     def _missed(self, event: e.Missed) -> None:
         self._tick(event.at)
@@ -221,14 +249,15 @@ class StudyState:
         self._tick(event.at)
         attempt = self.attempts.get(event.attempt)
         if attempt is not None and attempt.source is not None:
-            self.files.drop((attempt.source, attempt.start), attempt.trial)
+            self.checkpoints.drop((attempt.source, attempt.start), attempt.trial)
 
-    def _settle_save(self, attempt: Attempt, epoch: int) -> None:
-        attempt.save_at = tuple(other for other in attempt.save_at if other != epoch)
+    def _settle_save(self, attempt: AttemptState, epoch: int) -> None:
+        if attempt.save_at:
+            attempt.save_at = tuple(other for other in attempt.save_at if other != epoch)
         if attempt.trial.leaf.parent is not None:
-            # It is past the branch now: nobody who leaves there may find it again.
-            self.rides.station(attempt)
-            self.rides.part(attempt)
+            # It is past the branch now: trials that branch there must not find it again.
+            self.assignment.locate(attempt)
+            self.assignment.detach_diverged(attempt)
 
     def _attempt_ended(self, event: e.Ended) -> None:
         self._tick(event.at)
@@ -237,45 +266,49 @@ class StudyState:
         if attempt is None:
             return
         self.slots.release(attempt.slots, attempt.width)
-        self.paces.ended(attempt.id)
-        self.meter.end(attempt.width, attempt.launched_at, self.now)
+        self.epoch_times.forget_attempt(attempt.id)
+        self.slot_time.end(attempt.width, attempt.launched_at, self.now)
         self.subject = attempt.trial
         if event.cause is e.Cause.FAILED:
             attempt.trial.failures += 1
         elif event.cause is e.Cause.CROWDED:
-            attempt.trial.takes(1.0)
+            attempt.trial.record_memory(1.0)
         elif event.cause is e.Cause.FINISHED:
             lead = attempt.trial
             for trial in {lead.id: lead, **{other.id: other for other in attempt.members}}.values():
-                if trial.alive and shared_until(trial.leaf, lead.leaf) > attempt.epoch:
-                    self._over(trial, Status.FINISHED)
-        self.rides.release(attempt)
-        if event.cause is e.Cause.GOAL and ends_for_width(attempt) and not attempt.trial.attempt:
+                if trial.alive and last_shared_epoch(trial.leaf, lead.leaf) > attempt.epoch:
+                    self._end_trial(trial, Status.FINISHED)
+        self.assignment.release(attempt)
+        if (
+            event.cause is e.Cause.GOAL
+            and is_ending_for_width(attempt)
+            and not attempt.trial.attempt
+        ):
             self.moving[attempt.trial.id] = 0.0  # as wide as the allocator says
-            self.paces.forget(attempt.trial.id)
+            self.epoch_times.forget_trial(attempt.trial.id)
 
     def _forecasted(self, event: e.Forecasted) -> None:
         self._tick(event.at)
-        trial = self.questions.forecasted(event)
+        trial = self.pending.forecasted(event)
         self.subject = None if trial is None else self.trials[trial]
         if self.subject is not None and event.forecast is not None:
             self.subject.forecast = event.forecast
-            self.foresight.given(self.subject.id, event.forecast, self.best_loss)
+            self.calibration.add_forecast(self.subject.id, event.forecast, self.best_loss)
 
     def _woke(self, event: e.Woke) -> None:
         self._tick(event.at)
-        trial = self.questions.woke(event)
+        trial = self.pending.woke(event)
         self.subject = None if trial is None else self.trials[trial]
 
     def _proposed(self, event: e.Proposed) -> None:
         self._tick(event.at)
-        if not self.questions.proposed(event):
+        if not self.pending.proposed(event):
             self.closed = True
 
     def _capacity(self, event: e.CapacityChanged) -> None:
         self._tick(event.at)
-        self.meter.offer(self.slots.capacity, self.now)
-        self.slots.change(event.slots, event.nodes)
+        self.slot_time.settle_capacity(self.slots.capacity, self.now)
+        self.slots.set_slots(event.slots, event.nodes)
 
     def _commanded(self, event: e.Commanded) -> None:
         self._tick(event.at)
@@ -284,17 +317,17 @@ class StudyState:
     def _adopted(self, event: e.Adopted) -> None:
         self._tick(event.at)
         if self.spec.share:
-            self.adopted.take(event, self.tree, self.files, self.spec)
+            self.reused.take(event, self.tree, self.checkpoints, self.spec)
 
     # Decisions about trials
 
     def _open(self, decision: d.Open) -> None:
         if decision.trial != len(self.trials):
-            raise LogError(f"trial {decision.trial} was opened out of turn.")
+            raise LogError(f"trial {decision.trial} was opened out of order.")
         spec = self.spec
-        path = stretches(decision.config, spec.epochs) if spec.share else None
-        leaf = self.tree.alone() if path is None else self.tree.insert(path)
-        trial = Trial(decision.trial, decision.config, leaf, spec)
+        path = list_stretches(decision.config, spec.epochs) if spec.share else None
+        leaf = self.tree.insert_alone() if path is None else self.tree.insert(path)
+        trial = TrialState(decision.trial, decision.config, leaf, spec)
         trial.opened_at, trial.goal = self.now, decision.until
         trial.source, trial.needs = decision.source, decision.needs
         trial.group = decision.group
@@ -302,74 +335,76 @@ class StudyState:
         self.live += 1
         if decision.source is None:
             self.taken += 1
-            self.questions.opened(decision.group)
-        self.rides.want(trial, decision.branch or 0)
-        idle = trial.attempt is None and trial.id not in self.rides.ready
-        self.idle_opens = self.idle_opens + 1 if idle or beyond(trial, self.capacity) else 0
+            self.pending.take_offer(decision.group)
+        self.assignment.request(trial, decision.branch or 0)
+        idle = trial.attempt is None and trial.id not in self.assignment.ready
+        if trial.needs:
+            idle = idle or explain_unmet_needs(trial, self.capacity) is not None
+        self.idle_opens = self.idle_opens + 1 if idle else 0
 
     def _go(self, decision: d.Go) -> None:
         trial = self.trials[decision.trial]
         trial.goal = decision.until
-        self.rides.want(trial, trial.epoch if decision.save else 0)
+        self.assignment.request(trial, trial.epoch if decision.save else 0)
 
     def _cut(self, decision: d.Cut) -> None:
         trial = self.trials[decision.trial]
-        self.rides.forget(trial)
+        self.assignment.withdraw(trial)
         trial.goal = trial.epoch
 
-    def _over(self, trial: Trial, how: Status) -> None:
-        self.rides.forget(trial)
+    def _end_trial(self, trial: TrialState, how: Status) -> None:
+        self.assignment.withdraw(trial)
         trial.ended = how
         self.live -= 1
         self.departed = (*self.departed, trial)
-        self.foresight.forget(trial.id)
-        self.paces.forget(trial.id)
+        self.calibration.forget(trial.id)
+        self.epoch_times.forget_trial(trial.id)
         self.moving.pop(trial.id, None)
         if self.spec.saves.collect:
-            self.files.suspect(trial)
+            self.checkpoints.recheck(trial)
 
     def _credit(self, decision: d.Credit) -> None:
         trial = self.trials[decision.trial]
-        node = node_of(trial.leaf, decision.epoch)
+        node = find_node(trial.leaf, decision.epoch)
         self._deliver(trial, decision.epoch, node.losses[decision.epoch - node.start - 1])
         self.delivered = (trial,)
 
     def _close(self, decision: d.Close) -> None:
         self.closed = True
-        self.files.suspect_all()  # nobody comes any more who might have branched there
+        self.checkpoints.recheck_all()  # no trial will branch there any more
 
     # Decisions about attempts
 
     def _launch(self, decision: d.Launch) -> None:
         if decision.attempt != self.launches:
-            raise LogError(f"attempt {decision.attempt} was launched out of turn.")
+            raise LogError(f"attempt {decision.attempt} was launched out of order.")
         self.launches += 1
         self.moving.pop(decision.trial, None)
-        attempt = Attempt.launched(decision, self.trials[decision.trial], self.now)
+        attempt = AttemptState.from_launch(decision, self.trials[decision.trial], self.now)
         self.attempts[attempt.id] = attempt
         self.slots.take(decision.slots, decision.width)
-        self.meter.start(decision.width, self.now)
-        self.rides.board(attempt)
+        self.slot_time.start(decision.width, self.now)
+        self.assignment.start(attempt)
 
     def _amend(self, decision: d.Amend) -> None:
         attempt = self.attempts[decision.attempt]
         attempt.version = decision.version
-        # Leave the old path before following the new one: they part below this point.
+        # First, since `switch_path` reads them.
         attempt.goal, attempt.save_at = decision.goal, decision.save_at
         trial = self.trials[decision.trial]
         if trial is not attempt.trial:
-            self.rides.follow(attempt, trial)
+            self.assignment.switch_path(attempt, trial)
         elif trial.leaf.parent is not None:
-            self.rides.station(attempt)
-        self.rides.part(attempt)
+            self.assignment.locate(attempt)
+        self.assignment.detach_diverged(attempt)
 
     def _halt(self, decision: d.Halt) -> None:
         attempt = self.attempts[decision.attempt]
-        attempt.halting = True
-        self.rides.release(attempt)
+        attempt.is_halting = True
+        self.assignment.release(attempt)
 
     def _retire(self, decision: d.Retire) -> None:
-        self.meter.offer(self.slots.capacity, self.now)
+        self.slot_time.settle_capacity(self.slots.capacity, self.now)
         self.slots.retire(decision.slots)
         for attempt in self.attempts.values():
             if not set(attempt.slots).isdisjoint(decision.slots):
@@ -380,15 +415,15 @@ class StudyState:
         self.moving[attempt.trial.id] = decision.width
         self._yield(attempt)
 
-    def _yield(self, attempt: Attempt) -> None:
-        attempt.yielding = True
-        self.rides.touched[attempt.id] = attempt
+    def _yield(self, attempt: AttemptState) -> None:
+        attempt.must_yield = True
+        self.assignment.changed[attempt.id] = attempt
 
-    # What was asked from outside
+    # Requests, and the end
 
     def _ask_forecast(self, decision: d.AskForecast) -> None:
-        self.questions.ask_forecast(decision)
-        self.trials[decision.trial].asked = decision.epoch
+        self.pending.ask_forecast(decision)
+        self.trials[decision.trial].forecast_epoch = decision.epoch
 
     def _ended(self, decision: d.End) -> None:
         self.end = decision
@@ -413,24 +448,24 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     e.Commanded: StudyState._commanded,
     e.Submitted: lambda state, event: state._tick(event.at),
     e.Adopted: StudyState._adopted,
-    e.Recalled: lambda state, event: state._tick(event.at),  # for the generator alone
+    e.Recalled: lambda state, event: state._tick(event.at),  # only the generator uses it
     d.Open: StudyState._open,
     d.Go: StudyState._go,
-    d.Pause: _nothing,  # the trial stands at its goal, and the log keeps the reason
+    d.Pause: _nothing,  # the trial is at its goal; the log keeps the reason
     d.Cut: StudyState._cut,
-    d.Stop: lambda state, stop: state._over(state.trials[stop.trial], Status.STOPPED),
-    d.Fail: lambda state, fail: state._over(state.trials[fail.trial], Status.FAILED),
+    d.Stop: lambda state, stop: state._end_trial(state.trials[stop.trial], Status.STOPPED),
+    d.Fail: lambda state, fail: state._end_trial(state.trials[fail.trial], Status.FAILED),
     d.Credit: StudyState._credit,
     d.Close: StudyState._close,
     d.Launch: StudyState._launch,
     d.Amend: StudyState._amend,
     d.Halt: StudyState._halt,
-    d.Drop: lambda state, drop: state.files.drop_all(drop.checkpoints),
+    d.Drop: lambda state, drop: state.checkpoints.drop_all(drop.checkpoints),
     d.Resize: StudyState._resize,
     d.Retire: StudyState._retire,
     d.AskForecast: StudyState._ask_forecast,
-    d.AskProposal: lambda state, ask: state.questions.ask_proposal(ask),
-    d.WakeAt: lambda state, ask: state.questions.ask_wake(ask),
+    d.AskProposal: lambda state, ask: state.pending.ask_proposal(ask),
+    d.WakeAt: lambda state, ask: state.pending.ask_wake(ask),
     d.Provide: _nothing,  # CapacityChanged answers
     d.Leave: _nothing,  # the groups' own fold takes it
     d.End: StudyState._ended,

@@ -1,7 +1,7 @@
-"""Trial and Attempt as the state keeps them.
+"""Trials and attempts as the state keeps them.
 
-Knows their fields and what can be read off them. They change in `state.py` alone; everybody else
-sees them through the read-only views of `core.ports`.
+Knows their fields and what follows from them. They change in `state.py` and `assignment.py` only;
+parts see them through the read-only views of `core.views`.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from collections.abc import Sequence
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, TypeAlias, overload
 
-from paceline.core.values import NO_LOSS, Config, Forecast, SlotId, Status, StudySpec, TrialId
-from paceline.plan.tree import Node, node_of, way
+from paceline.core.values import NO_LOSS, Config, SlotId, Status, StudySpec, TrialId
+from paceline.plan.tree import Node, find_node, path_to_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from paceline.core.decisions import Launch, Need
+    from paceline.core.decisions import Launch, StageWidth
+    from paceline.core.forecast_quantiles import Forecast
     from paceline.core.values import AttemptId
 
-Leaf: TypeAlias = "Node[Trial, Attempt]"
+Leaf: TypeAlias = "Node[TrialState, AttemptState]"
 
-# A first epoch may not have shown all that training takes.
+# The first epoch may not have used all the memory that training needs.
 _HEADROOM = 1.1
 
 
-class Trial:
-    """One config on its way to its last epoch. Sees its path's reports up to its goal."""
+class TrialState:
+    """One config and how far it has come. It sees the reports of its path up to its goal."""
 
     __slots__ = (
-        "asked",
         "attempt",
         "best_epoch",
         "best_loss",
@@ -38,13 +38,14 @@ class Trial:
         "epoch",
         "failures",
         "forecast",
+        "forecast_epoch",
+        "fork_epoch",
         "goal",
         "group",
         "id",
         "leaf",
-        "least",
+        "least_width",
         "loss",
-        "mark",
         "needs",
         "opened_at",
         "source",
@@ -59,37 +60,37 @@ class Trial:
         self.opened_at = 0.0
         # The trial it was forked from.
         self.source: TrialId | None = None
-        # Whose it is, where several studies are driven as one.
+        # Its study, by index, if several are run as one.
         self.group = 0
-        # What its stages need, where that was declared.
-        self.needs: tuple[Need, ...] = ()
+        # The width that each stage needs, if that was declared.
+        self.needs: tuple[StageWidth, ...] = ()
         self.epoch = 0
         self.goal = 0
-        # The last epoch at which it was to leave a checkpoint for others; 0: at none.
-        self.mark = 0
+        # The last epoch at which trials may fork from it; 0: none.
+        self.fork_epoch = 0
         self.loss = NO_LOSS
         self.best_loss = NO_LOSS
         self.best_epoch = 0
         self.failures = 0
-        # The least width at which its memory has room, as far as it was measured; 0: it was not.
-        self.least = 0.0
-        # How it ended for good; None while it lives.
+        # The smallest width whose memory suffices; 0 if never measured.
+        self.least_width = 0.0
+        # How it ended for good; None: it is alive.
         self.ended: Status | None = None
-        # Who trains for it now: its own attempt, or one on a prefix it shares.
-        self.attempt: Attempt | None = None
+        # The attempt that trains for it: its own, or one on a prefix it shares.
+        self.attempt: AttemptState | None = None
         self.forecast: Forecast | None = None
-        # The last epoch at which a forecast was asked for.
-        self.asked = 0
+        # The last epoch at which a forecast was requested.
+        self.forecast_epoch = 0
 
     @property
     def alive(self) -> bool:
         return self.ended is None
 
-    def takes(self, memory: float) -> float:
-        """It took this share of a slot's memory; return the least width at which it has room."""
+    def record_memory(self, memory: float) -> float:
+        """Record the share of a slot's memory it took; return the smallest width that suffices."""
         share = memory * _HEADROOM
-        self.least = max(self.least, 1.0 if share > 0.5 else 1.0 / int(1.0 / share))
-        return self.least
+        self.least_width = max(self.least_width, 1.0 if share > 0.5 else 1.0 / int(1.0 / share))
+        return self.least_width
 
     @property
     def status(self) -> Status:
@@ -97,7 +98,7 @@ class Trial:
             return self.ended
         if self.attempt is not None:
             return Status.RUNNING
-        return Status.READY if self.goal > self.epoch else Status.WAITING
+        return Status.READY if self.goal > self.epoch else Status.PAUSED
 
     @property
     def losses(self) -> Sequence[float]:
@@ -110,55 +111,55 @@ class Trial:
     def metric(self, name: str) -> Sequence[float | None]:
         """Return a reported metric for each epoch seen; None where it was not a number."""
         values: list[float | None] = []
-        for node in reversed(way(self.leaf)):
+        for node in reversed(path_to_root(self.leaf)):
             if name == self.spec.metric:
                 sign = self.spec.sign
                 values += (None if loss == NO_LOSS else sign * loss for loss in node.losses)
             else:
-                said = (metrics.get(name) for metrics in node.extra or ())
-                values += islice(chain(said, repeat(None)), len(node.losses))
+                extra = (metrics.get(name) for metrics in node.extra or ())
+                values += islice(chain(extra, repeat(None)), len(node.losses))
         return values[: self.epoch]
 
     @property
     def metrics(self) -> Sequence[str]:
-        """The names of all metrics that were reported on its way, the objective first."""
-        rows = (row for node in way(self.leaf) for row in node.extra or ())
+        """The names of all metrics reported on its path, the objective first."""
+        rows = (row for node in path_to_root(self.leaf) for row in node.extra or ())
         return list(dict.fromkeys([self.spec.metric, *(name for row in rows for name in row)]))
 
     def origin(self, epoch: int) -> int:
-        return node_of(self.leaf, epoch).birth
+        return find_node(self.leaf, epoch).origin
 
     def _column(self, column: Callable[[Leaf], Sequence[float]]) -> Sequence[float]:
         leaf = self.leaf
         if leaf.parent is None and len(leaf.losses) == self.epoch:
             return column(leaf)
-        return Curve([column(node) for node in reversed(way(leaf))], self.epoch)
+        return Curve([column(node) for node in reversed(path_to_root(leaf))], self.epoch)
 
 
-class Attempt:
-    """One life of a process, or gang of processes, executing stages."""
+class AttemptState:
+    """One run of a worker process, or of a gang of them, along a trial's path."""
 
     __slots__ = (
         "epoch",
         "goal",
-        "halting",
         "id",
+        "is_halting",
         "launched_at",
         "members",
+        "must_yield",
+        "path_changes",
         "save_at",
         "slots",
         "source",
         "start",
         "trial",
-        "turns",
         "version",
         "width",
-        "yielding",
     )
 
-    def __init__(self, number: AttemptId, trial: Trial, start: int) -> None:
+    def __init__(self, number: AttemptId, trial: TrialState, start: int) -> None:
         self.id = number
-        # Whose path it follows.
+        # The trial whose path it follows.
         self.trial = trial
         self.start = start
         # The attempt that saved the checkpoint it started from.
@@ -168,21 +169,21 @@ class Attempt:
         self.goal = start
         self.save_at: tuple[int, ...] = ()
         self.version = 0
-        # The orders that led it on to another trial's path, and the epoch after which these part.
-        self.turns: tuple[tuple[int, int], ...] = ()
+        # (version of the order, epoch after which the paths part) for each change of its path.
+        self.path_changes: tuple[tuple[int, int], ...] = ()
         self.slots: tuple[SlotId, ...] = ()
         self.width = 0.0
         self.launched_at = 0.0
-        # The trials it trains for. Empty once all have what they wanted.
-        self.members: tuple[Trial, ...] = ()
-        # It was told to end at once: nobody may join it any more.
-        self.halting = False
-        # It must save and go at its next epoch end, because its slots or its width change.
-        self.yielding = False
+        # The trials it trains for; empty once all are at their goals.
+        self.members: tuple[TrialState, ...] = ()
+        # It was told to end at once: no trial may join it any more.
+        self.is_halting = False
+        # It must save and end after this epoch, because its slots or its width change.
+        self.must_yield = False
 
     @classmethod
-    def launched(cls, decision: Launch, trial: Trial, now: float) -> Attempt:
-        """Return the attempt that this decision starts now."""
+    def from_launch(cls, decision: Launch, trial: TrialState, now: float) -> AttemptState:
+        """Return the attempt that this decision starts."""
         attempt = cls(decision.attempt, trial, decision.start)
         attempt.source = decision.source
         attempt.goal = decision.goal
@@ -193,15 +194,15 @@ class Attempt:
         return attempt
 
     @property
-    def parked(self) -> bool:
-        """Whether it is about to save at its last epoch."""
+    def saves_here(self) -> bool:
+        """Whether it is about to save at its epoch."""
         return self.epoch >= self.goal or self.epoch in self.save_at
 
-    def strayed(self, epoch: int, version: int | None) -> bool:
-        """Whether an epoch trained by this order lies on a path that it should have left."""
+    def has_strayed(self, epoch: int, version: int | None) -> bool:
+        """Whether an epoch trained under this order version lies on a path it had to leave."""
         if version is None:
             return False
-        return any(order > version and epoch > parted for order, parted in self.turns)
+        return any(order > version and epoch > parted for order, parted in self.path_changes)
 
 
 class Curve(Sequence[float]):

@@ -1,7 +1,7 @@
-"""When an attempt saves though nobody asked it to: often enough, and where others may branch.
+"""Checkpoint cadence: when an attempt saves without an order to.
 
-Knows seconds and the ends of stretches. What a save costs is for engines to say; the saves that
-somebody waits for are orders, and not decided here.
+Often enough to bound what a crash costs, and preferably where other trials may branch off. Saves
+that a trial needs are orders, and are not decided here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from paceline.plan.settings import constant, stretches
+from paceline.plan.settings import is_constant, list_stretches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,26 +17,28 @@ if TYPE_CHECKING:
     from paceline.core.values import Config
 
 
-# Of the time that passes, one part in so many may go into saves that nobody asked for: that bounds
-# what a crash costs. With saves of a second, and a crash in half an hour, it is the best there is:
-# the square root of twice their product.
+# Unordered saves may take one part in SAVE_SHARE of the time. This is the optimal interval, the
+# square root of twice the product of save time and time between crashes, for saves of a second
+# and a crash every half hour.
 SAVE_SHARE = 60.0
 
 
-def likely_branches(config: Config, epochs: int) -> Sequence[int]:
-    """Return the epochs after which the config's setting is another, and the last.
+def list_likely_branches(config: Config, epochs: int) -> Sequence[int]:
+    """Return the epochs after which the config's settings change, and the last epoch.
 
-    Trials that come later and have learned from the same space change there too, or do not; so
-    this is where they part from this one. Empty where nothing changes: one place is like another.
+    Later trials of the same space change their settings at the same epochs, so that is where they
+    branch off. Empty if the settings never change: no epoch is likelier than another.
     """
-    return () if constant(config) else [until for until, _ in stretches(config, epochs)]
+    return () if is_constant(config) else [until for until, _ in list_stretches(config, epochs)]
 
 
-def due(spent: float, every: float, epoch: int, epoch_s: float, branches: Sequence[int]) -> bool:
-    """Say whether to save after this epoch, when so much time has passed since the last save.
+def is_save_due(
+    spent: float, every: float, epoch: int, epoch_s: float, branches: Sequence[int]
+) -> bool:
+    """Return whether to save after this epoch, `spent` seconds after the last save.
 
-    Once `every` seconds have passed; later, by less than so many again, where a likely branch
-    comes: the same number of saves, and nothing is trained twice for whoever branches there.
+    True once `every` seconds have passed; delayed by up to `every` more seconds to the next likely
+    branch: the number of saves is the same, and a trial that branches there retrains nothing.
     """
     if spent < every:
         return False

@@ -1,4 +1,4 @@
-"""Schedules by rule: the ones that people know by name, as plain values that a log can hold.
+"""Named schedules (step decay, cosine, warm-up …) as plain values that a log can hold.
 
 Knows each rule's arguments and its value in any epoch; an argument may be a domain of a space until
 a generator has drawn it. Rules stay rules in configs, so that a log stays small and a reader sees
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from paceline.core.errors import SpecError, unknown
+from paceline.core.errors import SpecError, make_unknown_error
 from paceline.core.space import has_domains
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from paceline.core.values import Value
 
-# The key that says that a dict is a rule, and which.
+# The key of a dict that holds a rule; its value is the name of the rule.
 RULE = "each_epoch"
 PIECEWISE = "piecewise"
-# The setting of an epoch during which a value goes straight from one number to another.
+# The setting of an epoch during which a value moves linearly between two numbers.
 RAMP = "ramp"
 
 
@@ -32,7 +32,7 @@ def step_decay(
     every: Value = None,
     factor: Value = 0.1,
 ) -> Value:
-    """Return the schedule that is multiplied by `factor` at these epochs, or every so many.
+    """Return the schedule that is multiplied by `factor` at these epochs, or every `every` epochs.
 
     Whole numbers stay whole: `step_decay(32, every=10, factor=2)` doubles a batch size.
     """
@@ -50,12 +50,12 @@ def exponential(start: Value, factor: Value) -> Value:
 
 
 def linear(start: Value, end: Value, epochs: Value) -> Value:
-    """Return the schedule that goes straight from start to end in so many epochs, and stays."""
+    """Return the schedule that moves linearly from start to end over `epochs` epochs, and stays."""
     return _ruled("linear", {"start": start, "end": end, "epochs": epochs})
 
 
 def cosine(start: Value, epochs: Value, *, floor: Value = 0.0, restarts: Value = False) -> Value:
-    """Return the schedule that falls to the floor in half a cosine of so many epochs.
+    """Return the schedule that falls to the floor along half a cosine over `epochs` epochs.
 
     Then it stays there or, with restarts, begins again.
     """
@@ -77,7 +77,7 @@ def warmup(schedule: Value, epochs: Value, *, factor: Value = 0.1) -> Value:
 
 
 def smooth(schedule: Value) -> Value:
-    """Return the schedule that goes straight to its next epoch's value during each epoch.
+    """Return the schedule that moves linearly to the next epoch's value during each epoch.
 
     `trial.value(name, progress)` reads it inside one; `trial[name]` is its value at the beginning.
     It shares with what is the same inside the epochs too.
@@ -86,20 +86,20 @@ def smooth(schedule: Value) -> Value:
 
 
 def is_rule(value: Value) -> bool:
-    """Say whether a value is a schedule by rule."""
+    """Return whether a value is a schedule by rule."""
     return type(value) is dict and RULE in value
 
 
-def arguments(rule: dict[str, Value]) -> dict[str, Value]:
-    """Return what a rule was given, by name."""
+def rule_arguments(rule: dict[str, Value]) -> dict[str, Value]:
+    """Return the arguments of a rule, by name."""
     return {name: value for name, value in rule.items() if name != RULE}
 
 
-def checked(rule: dict[str, Value], where: str) -> dict[str, Value]:
-    """Return a rule that can be followed; refuse any other. What a domain stands for may come."""
+def check_rule(rule: dict[str, Value], where: str) -> dict[str, Value]:
+    """Return a valid rule; raise SpecError for others. Domains are accepted as arguments."""
     name = rule[RULE]
     if not isinstance(name, str) or name not in _RULES:
-        raise unknown("schedule", str(name), _RULES)
+        raise make_unknown_error("schedule", str(name), _RULES)
     needs = _RULES[name].needs
     if rule.keys() != {RULE, *needs}:
         found = ", ".join(sorted(rule.keys() - {RULE})) or "nothing"
@@ -111,16 +111,16 @@ def checked(rule: dict[str, Value], where: str) -> dict[str, Value]:
     return rule
 
 
-def ruled(rule: dict[str, Value], epoch: int) -> Value:
-    """Return what a rule puts in force while `epoch` epochs are done."""
+def evaluate_rule(rule: dict[str, Value], epoch: int) -> Value:
+    """Return the value of a rule after `epoch` epochs."""
     if rule[RULE] != "smooth":
         return _number(rule, epoch)
     start, end = (_number(rule["schedule"], each) for each in (epoch, epoch + 1))
     return start if start == end else {RAMP: [start, end]}
 
 
-def piece_at(schedule: dict[str, Value], epoch: int) -> Value:
-    """Return the value of a piecewise schedule while `epoch` epochs are done."""
+def evaluate_pieces(schedule: dict[str, Value], epoch: int) -> Value:
+    """Return the value of a piecewise schedule after `epoch` epochs."""
     current = None
     for start, value in schedule[PIECEWISE]:
         if start > epoch:
@@ -129,23 +129,23 @@ def piece_at(schedule: dict[str, Value], epoch: int) -> Value:
     return current
 
 
-def on_ramp(value: Value, progress: float) -> Value:
+def evaluate_ramp(value: Value, progress: float) -> Value:
     """Return a value of a setting as it is at this point of the epoch, from 0 to 1."""
     if type(value) is dict:
         if RAMP in value:
             start, end = value[RAMP]
             return start + (end - start) * progress
-        return {name: on_ramp(inner, progress) for name, inner in value.items()}
-    return [on_ramp(item, progress) for item in value] if type(value) is list else value
+        return {name: evaluate_ramp(inner, progress) for name, inner in value.items()}
+    return [evaluate_ramp(item, progress) for item in value] if type(value) is list else value
 
 
-def rounded(value: float) -> float:
-    """Return a number as it is executed, compared and logged."""
+def round_number(value: float) -> float:
+    """Round a number to the digits that are executed, compared and logged."""
     return float(f"{value:.12g}")
 
 
 def _ruled(name: str, given: dict[str, Value]) -> Value:
-    return checked({RULE: name, **given}, name)
+    return check_rule({RULE: name, **given}, name)
 
 
 def _number(value: Value, epoch: int) -> Value:
@@ -153,11 +153,11 @@ def _number(value: Value, epoch: int) -> Value:
     if type(value) is not dict:
         return value
     if PIECEWISE in value:
-        return piece_at(value, epoch)
+        return evaluate_pieces(value, epoch)
     try:
         number = _RULES[value[RULE]].at(value, epoch)
         if type(number) is int or math.isfinite(number):
-            return number if type(number) is int else rounded(number)
+            return number if type(number) is int else round_number(number)
     except OverflowError:
         pass
     raise SpecError(f"{value} is not a finite number in epoch {epoch}: give another schedule.")
@@ -217,7 +217,7 @@ _RULES: dict[str, _Rule] = {
     ),
     "cyclic": _Rule({"low": _NUMBER, "high": _NUMBER, "period": _EPOCHS}, _cyclic),
     "warmup": _Rule({"schedule": _SCHEDULE, "epochs": _EPOCHS, "factor": _NUMBER}, _warmup),
-    "smooth": _Rule({"schedule": _SCHEDULE}, ruled),
+    "smooth": _Rule({"schedule": _SCHEDULE}, evaluate_rule),
 }
 
 
@@ -236,7 +236,7 @@ def _are_drops(value: Value) -> bool:
 def _has_numbers(value: Value) -> bool:
     if type(value) is dict and PIECEWISE in value:
         return all(has_domains(late) or _is_number(late) for _, late in value[PIECEWISE])
-    # A smooth schedule has two numbers in an epoch, so that no rule can go on from it.
+    # A smooth schedule has two numbers per epoch, so no rule can take it as input.
     return (is_rule(value) and value[RULE] != "smooth") or _is_number(value)
 
 

@@ -1,4 +1,4 @@
-"""Configs in canonical form, and the settings they put in force epoch by epoch.
+"""Configs in canonical form, and their settings epoch by epoch.
 
 Knows that values are rounded to 12 significant digits, that a schedule in pieces is written as its
 shortest list of them, and that one by rule is compared by its values. So two configs share what
@@ -15,21 +15,29 @@ import msgspec
 
 from paceline.core.errors import SpecError
 from paceline.core.space import has_domains
-from paceline.plan.schedules import PIECEWISE, RULE, checked, on_ramp, piece_at, rounded, ruled
+from paceline.plan.schedules import (
+    PIECEWISE,
+    RULE,
+    check_rule,
+    evaluate_pieces,
+    evaluate_ramp,
+    evaluate_rule,
+    round_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from paceline.core.values import Config, Value
 
-# A stretch of epochs under one setting: (the last epoch of it, the setting's canonical bytes).
+# A stretch of epochs with equal settings: (its last epoch, the canonical bytes of the settings).
 Stretch = tuple[int, bytes]
 
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
-def canonical(config: Config) -> Config:
-    """Return the config as it is executed, compared and logged; refuse what JSON cannot hold."""
+def canonicalize(config: Config) -> Config:
+    """Return the canonical config, as executed, compared and logged. Raises SpecError."""
     settled = {}
     for name in sorted(config):
         value = config[name]
@@ -42,13 +50,13 @@ def canonical(config: Config) -> Config:
 _PLAIN = frozenset({int, str, bool, type(None)})
 
 
-def key(config: Config) -> bytes:
-    """Return the bytes that are equal exactly where two canonical configs or settings are."""
+def config_key(config: Config) -> bytes:
+    """Encode a canonical config or setting; equal values give equal bytes."""
     return _encoder.encode(config)
 
 
 def piecewise(pieces: Iterable[tuple[int, Value]]) -> Value:
-    """Return the schedule that has each value from its epoch on.
+    """Return the schedule that takes each value from its epoch on.
 
     >>> piecewise([(0, 0.1), (30, 0.1), (60, 0.01)])
     {'piecewise': [[0, 0.1], [60, 0.01]]}
@@ -73,42 +81,42 @@ def each_epoch(value: Callable[[int], Value] | Sequence[Value], epochs: int | No
     return piecewise((epoch, value(epoch)) for epoch in range(epochs))
 
 
-def changing(value: Value) -> bool:
-    """Say whether a value is a schedule, or holds one."""
+def is_changing(value: Value) -> bool:
+    """Return whether a value is a schedule or contains one."""
     if type(value) is dict:
-        return PIECEWISE in value or RULE in value or any(map(changing, value.values()))
-    return type(value) is list and any(map(changing, value))
+        return PIECEWISE in value or RULE in value or any(map(is_changing, value.values()))
+    return type(value) is list and any(map(is_changing, value))
 
 
-def constant(config: Config) -> bool:
-    """Say whether no value of the config changes during training."""
-    return not any(map(changing, config.values()))
+def is_constant(config: Config) -> bool:
+    """Return whether no value of the config changes during training."""
+    return not any(map(is_changing, config.values()))
 
 
 def setting_at(config: Config, epoch: int) -> Config:
-    """Return the values in force while `epoch` epochs are done."""
+    """Return the settings after `epoch` epochs."""
     return {name: _in_force(value, epoch) for name, value in config.items()}
 
 
 def value_at(value: Value, epoch: int, progress: float = 0.0) -> Value:
-    """Return a value as it is at this point of an epoch, from 0 to 1."""
-    return on_ramp(_in_force(value, epoch), progress)
+    """Return a value at this point of an epoch, from 0 to 1."""
+    return evaluate_ramp(_in_force(value, epoch), progress)
 
 
-def stretches(config: Config, epochs: int) -> list[Stretch]:
-    """Return the config's settings over its life, each for as many epochs as it holds."""
+def list_stretches(config: Config, epochs: int) -> list[Stretch]:
+    """Return the config's settings over all epochs, as stretches of equal settings."""
     starts = sorted({0, *_starts(list(config.values()), epochs)})
     found: list[Stretch] = []
     for start, until in pairwise([*starts, epochs]):
-        setting = key(setting_at(config, start))
+        setting = config_key(setting_at(config, start))
         if found and found[-1][1] == setting:
             found.pop()
         found.append((until, setting))
     return found
 
 
-def spliced(base: Config, epoch: int, changes: Config, epochs: int) -> Config:
-    """Return the config that is `base` while fewer than `epoch` epochs are done, then changed.
+def splice(base: Config, epoch: int, changes: Config, epochs: int) -> Config:
+    """Return the config that equals `base` for the first `epoch` epochs and then has the changes.
 
     A value that `base` does not have holds from the first epoch on: it cannot have been absent.
     """
@@ -119,24 +127,24 @@ def spliced(base: Config, epoch: int, changes: Config, epochs: int) -> Config:
             continue
         before = [piece for piece in _pieces(base[name], epochs) if piece[0] < epoch]
         after = [[max(start, epoch), late] for start, late in _pieces(value, epochs)]
-        # Pieces of the new schedule that end before the splice collapse onto it: the last counts.
+        # Pieces of the new schedule that end before the splice collapse onto it: the last one wins.
         merged = dict([*before, *after])
         config[name] = {PIECEWISE: [[start, late] for start, late in merged.items()]}
-    return canonical(config)
+    return canonicalize(config)
 
 
 def _in_force(value: Value, epoch: int) -> Value:
     if type(value) is dict:
         if PIECEWISE in value:
-            return piece_at(value, epoch)
+            return evaluate_pieces(value, epoch)
         if RULE in value:
-            return ruled(value, epoch)
+            return evaluate_rule(value, epoch)
         return {name: _in_force(inner, epoch) for name, inner in value.items()}
     return [_in_force(item, epoch) for item in value] if type(value) is list else value
 
 
 def _starts(value: Value, epochs: int) -> Iterator[int]:
-    """Yield the epochs from which a value may be another."""
+    """Yield the epochs at which a value may change."""
     if type(value) is dict:
         if PIECEWISE in value:
             yield from (start for start, _ in value[PIECEWISE] if start < epochs)
@@ -158,10 +166,8 @@ def _settle(value: Value, where: str) -> Value:
     kind = type(value)
     if kind is float:
         if not math.isfinite(value):
-            raise SpecError(
-                f"{where}={value} is not a number one can train with: give a finite one."
-            )
-        return rounded(value)
+            raise SpecError(f"{where}={value} is not a finite number: give a finite one.")
+        return round_number(value)
     if kind in _PLAIN:
         return value
     if kind is list or kind is tuple:
@@ -174,7 +180,7 @@ def _settle(value: Value, where: str) -> Value:
                 )
             return _settle_pieces(list(value[PIECEWISE]), where)
         if RULE in value:
-            return checked({name: _settle(value[name], where) for name in sorted(value)}, where)
+            return check_rule({name: _settle(value[name], where) for name in sorted(value)}, where)
         return {str(name): _settle(value[name], f"{where}.{name}") for name in sorted(value)}
     plain = getattr(value, "item", None)  # a numpy scalar
     if callable(plain):
@@ -197,9 +203,9 @@ def _settle_pieces(pieces: list[Value], where: str) -> Value:
             )
         last = piece[0]
         value = _settle(piece[1], where)
-        if changing(value):
+        if is_changing(value):
             raise SpecError(f"{where}: a piece holds a value, and {value!r} is a schedule.")
-        # Two equal domains are two dimensions, and will hardly be equal values.
+        # Two equal domains are two dimensions with values of their own.
         if not settled or has_domains(value) or not _same(settled[-1][1], value):
             settled.append([piece[0], value])
     if not settled or settled[0][0] != 0:
@@ -208,5 +214,5 @@ def _settle_pieces(pieces: list[Value], where: str) -> Value:
 
 
 def _same(a: Value, b: Value) -> bool:
-    # 1, 1.0 and True are equal to Python but not to a training function.
+    # 1, 1.0 and True are equal in Python but not for a training function.
     return type(a) is type(b) and bool(a == b)

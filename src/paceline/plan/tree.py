@@ -1,11 +1,11 @@
 """The radix tree of all trials' settings: what is known, wanted, running and saved along it.
 
-Knows nodes (unbranched runs of epochs), the reports they hold, who wants them and who trains
-them. Two trials share exactly the epochs over which all their settings are equal. Does not know
-why anybody wants anything.
+Holds nodes (unbranched runs of epochs) with their reports, the trials that want them and the
+attempts that train them. Two trials share exactly the epochs over which all their settings are
+equal.
 
-Nobody outside keeps a pointer into the middle of the tree: a trial keeps its leaf, which stays its
-leaf when the node is split, because a split makes the *upper* part a new node.
+Other code keeps no pointer into the middle of the tree: a trial keeps its leaf, which stays its
+leaf when a node is split, because a split makes the *upper* part a new node.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from paceline.core.values import finite
+from paceline.core.values import finite_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 class Walker(Protocol):
-    """Whoever walks down the tree to a goal: a trial."""
+    """A trial as the tree sees it: its epoch and its goal."""
 
     epoch: int
     goal: int
 
 
 class Runner(Protocol):
-    """Whoever trains: an attempt, with the last epoch it has done."""
+    """An attempt as the tree sees it: the last epoch it has trained."""
 
     epoch: int
 
     @property
-    def parked(self) -> bool:
-        """Whether it is about to save at that epoch, so that a branch there can still use it."""
+    def saves_here(self) -> bool:
+        """Whether it is about to save at that epoch, for a branch to start from."""
         ...
 
 
@@ -46,26 +46,26 @@ R = TypeVar("R", bound=Runner)
 
 
 class Node(Generic[W, R]):
-    """Epochs start+1 … end under settings that no trial through here disagrees on."""
+    """Epochs start+1 … end, with settings that all trials through this node have in common."""
 
     __slots__ = (
-        "birth",
+        "attempts",
+        "checkpoints",
         "children",
         "end",
         "extra",
         "losses",
+        "origin",
         "parent",
-        "runners",
-        "saves",
         "seconds",
         "start",
         "stretches",
-        "wanted",
+        "wanted_by",
     )
 
-    def __init__(self, birth: int, start: int, end: int, stretches: list[Stretch]) -> None:
-        # Kept by both halves of a split, so that (birth, epoch) names an epoch for ever.
-        self.birth = birth
+    def __init__(self, origin: int, start: int, end: int, stretches: list[Stretch]) -> None:
+        # Kept by both halves of a split, so that (origin, epoch) always names the same epoch.
+        self.origin = origin
         self.start = start
         self.end = end
         # The settings over (start, end]; empty in a tree that shares nothing.
@@ -78,17 +78,17 @@ class Node(Generic[W, R]):
         # Metrics as reported, where there was ever more than the objective; {} for epochs before.
         self.extra: list[Metrics] | None = None
         # Tuples rather than sets: there is almost always one, and order must be kept.
-        self.wanted: tuple[W, ...] = ()
-        self.runners: tuple[R, ...] = ()
+        self.wanted_by: tuple[W, ...] = ()
+        self.attempts: tuple[R, ...] = ()
         # Epoch -> the attempt that saved a checkpoint there.
-        self.saves: dict[int, AttemptId] | None = None
+        self.checkpoints: dict[int, AttemptId] | None = None
 
     @property
     def known(self) -> int:
         """The last epoch of this node that has a report."""
         return self.start + len(self.losses)
 
-    def learn(self, loss: float, seconds: float, metrics: Metrics) -> None:
+    def add_report(self, loss: float, seconds: float, metrics: Metrics) -> None:
         """Take the report of the next epoch."""
         self.losses.append(loss)
         self.seconds.append(seconds)
@@ -97,7 +97,7 @@ class Node(Generic[W, R]):
                 self.extra = []
             # Epochs before the first with more than the objective have nothing to add to it.
             self.extra += [{}] * (len(self.losses) - 1 - len(self.extra))
-            self.extra.append({name: finite(value) for name, value in metrics.items()})
+            self.extra.append({name: finite_or_none(value) for name, value in metrics.items()})
 
 
 class Tree(Generic[W, R]):
@@ -105,13 +105,13 @@ class Tree(Generic[W, R]):
 
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs
-        # Roots by their first setting. Trials that share nothing are roots that nobody finds.
+        # Roots by their first settings. Trials that share nothing get roots that no lookup finds.
         self.roots: dict[bytes, Node[W, R]] = {}
-        self._births = 0
+        self._origins = 0
 
-    def alone(self) -> Node[W, R]:
+    def insert_alone(self) -> Node[W, R]:
         """Return the leaf of a trial that shares nothing."""
-        return self._born(0, [])
+        return self._make_node(0, [])
 
     def insert(self, path: list[Stretch]) -> Node[W, R]:
         """Return the leaf of a trial with these settings, splitting the node it branches from."""
@@ -122,7 +122,7 @@ class Tree(Generic[W, R]):
         while True:
             node = children.get(path[at][1])
             if node is None:
-                leaf = self._born(start, path[at:])
+                leaf = self._make_node(start, path[at:])
                 leaf.parent = parent
                 children[path[at][1]] = leaf
                 return leaf
@@ -136,14 +136,14 @@ class Tree(Generic[W, R]):
                 node.children = {}
             children = node.children
 
-    def _born(self, start: int, path: list[Stretch]) -> Node[W, R]:
-        node: Node[W, R] = Node(self._births, start, self.epochs, path)
-        self._births += 1
+    def _make_node(self, start: int, path: list[Stretch]) -> Node[W, R]:
+        node: Node[W, R] = Node(self._origins, start, self.epochs, path)
+        self._origins += 1
         return node
 
     def _split(self, node: Node[W, R], at: int) -> Node[W, R]:
         """Cut `node` after epoch `at` and return the new upper half; `node` is the lower one."""
-        upper: Node[W, R] = Node(node.birth, node.start, at, [])
+        upper: Node[W, R] = Node(node.origin, node.start, at, [])
         first = node.stretches[0][1]
         count = bisect_left(node.stretches, at, key=lambda stretch: stretch[0])
         upper.stretches = [*node.stretches[:count], (at, node.stretches[count][1])]
@@ -160,15 +160,15 @@ class Tree(Generic[W, R]):
         upper.seconds, node.seconds = node.seconds[:kept], node.seconds[kept:]
         if node.extra is not None:
             upper.extra, node.extra = node.extra[:kept], node.extra[kept:]
-        upper.wanted = tuple(walker for walker in node.wanted if walker.epoch < at)
-        node.wanted = tuple(walker for walker in node.wanted if walker.goal > at)
-        above = [run.epoch < at or (run.epoch == at and run.parked) for run in node.runners]
-        upper.runners = tuple(run for run, up in zip(node.runners, above, strict=True) if up)
-        node.runners = tuple(run for run, up in zip(node.runners, above, strict=True) if not up)
-        if node.saves is not None:
-            saves = node.saves
-            upper.saves = {epoch: by for epoch, by in saves.items() if epoch <= at}
-            node.saves = {epoch: by for epoch, by in saves.items() if epoch > at}
+        upper.wanted_by = tuple(walker for walker in node.wanted_by if walker.epoch < at)
+        node.wanted_by = tuple(walker for walker in node.wanted_by if walker.goal > at)
+        above = [run.epoch < at or (run.epoch == at and run.saves_here) for run in node.attempts]
+        upper.attempts = tuple(run for run, up in zip(node.attempts, above, strict=True) if up)
+        node.attempts = tuple(run for run, up in zip(node.attempts, above, strict=True) if not up)
+        if node.checkpoints is not None:
+            saves = node.checkpoints
+            upper.checkpoints = {epoch: by for epoch, by in saves.items() if epoch <= at}
+            node.checkpoints = {epoch: by for epoch, by in saves.items() if epoch > at}
         node.start = at
         return upper
 
@@ -196,7 +196,7 @@ def _agreement(node: Node[W, R], path: list[Stretch], at: int) -> tuple[int, int
     return shared, at
 
 
-def node_of(leaf: Node[W, R], epoch: int) -> Node[W, R]:
+def find_node(leaf: Node[W, R], epoch: int) -> Node[W, R]:
     """Return the node on the way to `leaf` that holds this epoch (1 is the first)."""
     node = leaf
     while epoch <= node.start:
@@ -205,7 +205,7 @@ def node_of(leaf: Node[W, R], epoch: int) -> Node[W, R]:
     return node
 
 
-def way(leaf: Node[W, R]) -> Sequence[Node[W, R]]:
+def path_to_root(leaf: Node[W, R]) -> Sequence[Node[W, R]]:
     """Return the nodes from the leaf up to the root."""
     node = leaf.parent
     if node is None:
@@ -217,30 +217,33 @@ def way(leaf: Node[W, R]) -> Sequence[Node[W, R]]:
     return nodes
 
 
-def known_on(leaf: Node[W, R]) -> int:
+def last_known_epoch(leaf: Node[W, R]) -> int:
     """Return the last epoch on the way to `leaf` that has a report."""
     if leaf.parent is None or leaf.losses:
         return leaf.start + len(leaf.losses)
-    for node in way(leaf):
+    for node in path_to_root(leaf):
         if node.losses or node.parent is None:
             return node.known
     raise AssertionError  # pragma: no cover - a way always ends at a root
 
 
-def shared_until(one: Node[W, R], other: Node[W, R]) -> int:
+def last_shared_epoch(one: Node[W, R], other: Node[W, R]) -> int:
     """Return the last epoch that two leaves have in common; 0 where they share nothing."""
-    above = {id(node): node.end for node in way(one)}
-    for node in way(other):
+    above = {id(node): node.end for node in path_to_root(one)}
+    for node in path_to_root(other):
         if id(node) in above:
             return node.end
     return 0
 
 
-def saved_on(leaf: Node[W, R], until: int) -> tuple[int, AttemptId] | None:
-    """Return the latest checkpoint on the way to `leaf` not after `until`, and who saved it."""
-    for node in way(leaf):
-        if node.saves and node.start < until:
-            epoch = max((epoch for epoch in node.saves if epoch <= until), default=None)
+def find_checkpoint(leaf: Node[W, R], until: int) -> tuple[int, AttemptId] | None:
+    """Return the latest checkpoint on the path to `leaf` up to `until`, and its attempt."""
+    for node in path_to_root(leaf):
+        if node.checkpoints and node.start < until:
+            attempt = node.checkpoints.get(until)
+            if attempt is not None:
+                return until, attempt
+            epoch = max((epoch for epoch in node.checkpoints if epoch <= until), default=None)
             if epoch is not None:
-                return epoch, node.saves[epoch]
+                return epoch, node.checkpoints[epoch]
     return None

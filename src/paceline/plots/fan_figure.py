@@ -1,4 +1,4 @@
-"""The figure of one curve's futures: what was seen, and the intervals of what may come."""
+"""The figure of a forecast: the known curve, and the intervals of its future."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
-from paceline.plots.style import ACCENT, ALARM, AXIS, CONFIG, NEUTRAL, drawn, plain
+from paceline.plots.style import ACCENT, ALARM, AXIS, CONFIG, NEUTRAL, escape_text, make_figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from paceline.analysis.forecast_fan import Fan
 
 _BANDS = (
-    ("low_95", "high_95", "19 of 20 futures", "rgba(28,126,214,0.14)"),
-    ("low_80", "high_80", "4 of 5 futures", "rgba(28,126,214,0.26)"),
+    ("low_95", "high_95", "95 % interval", "rgba(28,126,214,0.14)"),
+    ("low_80", "high_80", "80 % interval", "rgba(28,126,214,0.26)"),
 )
-# Points are marked where there are so few.
+# Up to this many points are marked.
 _FEW = 30
 
 
 def draw_fan(fan: Fan, later: Sequence[float | None] = ()) -> go.Figure:
-    """Draw a curve, the intervals of its futures, the target, and what came where it is known."""
+    """Draw a curve, the intervals of its forecast, the target, and later values if known."""
     epochs = [row.epoch for row in fan.rows]
     traces: list[Any] = [
         go.Scatter(
@@ -41,39 +41,41 @@ def draw_fan(fan: Fan, later: Sequence[float | None] = ()) -> go.Figure:
     traces.append(
         go.Scatter(x=epochs, y=medians, line={"color": ACCENT, "dash": "dot"}, name="median")
     )
-    seen = list(range(1, fan.epoch + 1))
+    known = list(range(1, fan.epoch + 1))
     mode = "lines+markers" if fan.epoch < _FEW else "lines"
     line = {"color": ACCENT, "width": 2.5}
-    traces.append(go.Scatter(x=seen, y=list(fan.values), mode=mode, line=line, name="seen"))
+    traces.append(go.Scatter(x=known, y=list(fan.values), mode=mode, line=line, name="known"))
     if later:
-        came = list(range(fan.epoch + 1, fan.epoch + 1 + len(later)))
-        traces.append(go.Scatter(x=came, y=list(later), line={"color": NEUTRAL}, name="what came"))
-    return drawn(
+        after = list(range(fan.epoch + 1, fan.epoch + 1 + len(later)))
+        traces.append(
+            go.Scatter(x=after, y=list(later), line={"color": NEUTRAL}, name="later values")
+        )
+    return make_figure(
         traces,
-        title=f"Trial {fan.trial} of {plain(fan.source)}",
-        subtitle=_note(fan),
+        title=f"Trial {fan.trial} of {escape_text(fan.source)}",
+        subtitle=_describe(fan),
         height=520,
         xaxis=AXIS | {"title": {"text": "epoch"}},
-        yaxis=AXIS | {"title": {"text": plain(fan.metric)}},
-        shapes=_limits(fan),
+        yaxis=AXIS | {"title": {"text": escape_text(fan.metric)}},
+        shapes=_draw_limits(fan),
         legend={"x": 1, "xanchor": "right", "y": 0.02, "yanchor": "bottom"},
     )
 
 
-def fan_page(fan: Fan, later: Sequence[float | None] = ()) -> str:
+def render_fan_page(fan: Fan, later: Sequence[float | None] = ()) -> str:
     """Return the figure as one HTML page that needs no network."""
     page: str = draw_fan(fan, later).to_html(include_plotlyjs=True, config=CONFIG)
     return page
 
 
-def _note(fan: Fan) -> str:
+def _describe(fan: Fan) -> str:
     note = f"{fan.curves}, after epoch {fan.epoch} of {fan.epochs}"
     if fan.chance is not None:
         note += f"; chance to reach {fan.target:g} by epoch {fan.by_epoch}: {fan.chance:.0%}"
-    return plain(note, 200)
+    return escape_text(note, 200)
 
 
-def _limits(fan: Fan) -> list[dict[str, Any]]:
+def _draw_limits(fan: Fan) -> list[dict[str, Any]]:
     line = {"color": ALARM, "dash": "dash", "width": 1}
     shapes: list[dict[str, Any]] = []
     if fan.target is not None:

@@ -1,44 +1,44 @@
 """All figures of a study, by name.
 
-Knows the list and nothing else. Each figure is a function of a chronicle, and each exists for every
-study: where there is nothing to see, it says so in a sentence.
+Each figure is a function of a timeline, and exists for every study: if there is nothing to draw, it
+has a sentence that says so.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline.analysis.timeline import chronicle_of
-from paceline.core.errors import unknown
-from paceline.plots.config_figures import epochs_per_trial, parallel_configs, time_per_trial
-from paceline.plots.curve_figures import best_over_time, learning_curves
-from paceline.plots.slot_figures import attempts_gantt, slots_over_time
-from paceline.plots.tree_figure import shared_tree
+from paceline.analysis.timeline import build_timeline
+from paceline.core.errors import make_unknown_error
+from paceline.plots.config_figures import draw_configs, draw_epochs_per_trial, draw_time_per_trial
+from paceline.plots.curve_figures import draw_best_over_time, draw_learning_curves
+from paceline.plots.slot_figures import draw_attempts, draw_slots
+from paceline.plots.tree_figure import draw_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import plotly.graph_objects as go
 
-    from paceline.analysis.timeline import Chronicle
+    from paceline.analysis.timeline import Timeline
     from paceline.core.decisions import Step
 
-# In the order in which a report shows them.
-FIGURES: dict[str, Callable[[Chronicle], go.Figure]] = {
-    "curves": learning_curves,
-    "best": best_over_time,
-    "slots": slots_over_time,
-    "attempts": attempts_gantt,
-    "tree": shared_tree,
-    "configs": parallel_configs,
-    "epochs": epochs_per_trial,
-    "times": time_per_trial,
+# In the order of the report.
+FIGURES: dict[str, Callable[[Timeline], go.Figure]] = {
+    "curves": draw_learning_curves,
+    "best": draw_best_over_time,
+    "slots": draw_slots,
+    "attempts": draw_attempts,
+    "tree": draw_tree,
+    "configs": draw_configs,
+    "epochs": draw_epochs_per_trial,
+    "times": draw_time_per_trial,
 }
 
 
-def figure_of(steps: Iterable[Step], name: str) -> go.Figure:
-    """Return one figure of the study that a log tells."""
+def draw_figure(steps: Iterable[Step], name: str) -> go.Figure:
+    """Draw one figure of a study from its log."""
     draw = FIGURES.get(name)
     if draw is None:
-        raise unknown("figure", name, FIGURES)
-    return draw(chronicle_of(steps))
+        raise make_unknown_error("figure", name, FIGURES)
+    return draw(build_timeline(steps))

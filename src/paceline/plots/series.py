@@ -1,6 +1,6 @@
-"""Arithmetic of drawn lines: levels over time, averages over bins, curves that stand for many.
+"""Arithmetic for figures: levels over time, averages over bins, thinned and sampled curves.
 
-Knows numbers and how many of them a screen can show. Does not know what they mean.
+Reduces series to what a screen can show. Does not know what the numbers mean.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class Levels(Struct, frozen=True):
     """
 
     times: Sequence[float]
-    # Of each quantity one number fewer than there are times.
+    # One number fewer than there are times, for each quantity.
     rows: Sequence[Sequence[float]]
-    # How long each level is the mean of; None: nothing was averaged.
+    # The length of the bins if the levels are means; else None.
     bin_s: float | None = None
 
     def areas(self) -> list[float]:
-        """Return the level times time of each quantity."""
+        """Return the integral over time of each quantity."""
         spans = [late - soon for soon, late in pairwise(self.times)]
         return [math.fsum(a * b for a, b in zip(row, spans, strict=True)) for row in self.rows]
 
 
-def levels(changes: Sequence[Iterable[tuple[float, float]]], until: float) -> Levels:
+def sum_levels(changes: Sequence[Iterable[tuple[float, float]]], until: float) -> Levels:
     """Add up, for each quantity, changes (when, by how much) from 0 at time 0."""
     sums: list[dict[float, float]] = []
     for quantity in changes:
@@ -47,24 +47,24 @@ def levels(changes: Sequence[Iterable[tuple[float, float]]], until: float) -> Le
     inside = {at for by_time in sums for at in by_time if at < until}
     starts = sorted({0.0, *inside}) if until > 0 else []
     rows = [
-        # Shares of slots leave dust when they are added and taken away again.
+        # Adding and subtracting fractions of slots leaves rounding errors.
         [round(level, 9) for level in accumulate(by_time.get(at, 0.0) for at in starts)]
         for by_time in sums
     ]
     return Levels([*starts, until], rows)
 
 
-def averaged(line: Levels, most: int) -> Levels:
-    """Return the levels as at most so many means over equal times; areas stay as they are."""
+def average_levels(line: Levels, most: int) -> Levels:
+    """Return the levels as at most `most` means over equal times; areas do not change."""
     count = len(line.times) - 1
     if count <= most:
         return line
     begin, end = line.times[0], line.times[-1]
     edges = [begin + (end - begin) * index / most for index in range(most)] + [end]
-    return Levels(edges, means(line, edges), (end - begin) / most)
+    return Levels(edges, compute_means(line, edges), (end - begin) / most)
 
 
-def means(line: Levels, edges: Sequence[float]) -> list[list[float]]:
+def compute_means(line: Levels, edges: Sequence[float]) -> list[list[float]]:
     """Return the mean of each quantity between neighbouring edges. Edges rise."""
     rows = []
     for row in line.rows:
@@ -93,10 +93,10 @@ def _area_until(
     return sums
 
 
-def thinned(values: Sequence[float], most: int) -> list[int]:
-    """Return which points to draw: the first, the last, and each stretch's lowest and highest.
+def thin_points(values: Sequence[float], most: int) -> list[int]:
+    """Return the points to draw: the first, the last, and the lowest and highest of each stretch.
 
-    What is not a number is a gap of the curve; of a long gap one point is kept.
+    NaN is a gap in the curve; one point of a long gap is kept.
     """
     count = len(values)
     if count <= most:
@@ -114,15 +114,15 @@ def thinned(values: Sequence[float], most: int) -> list[int]:
     return sorted(kept)
 
 
-def spread(items: Sequence[T], most: int) -> list[T]:
-    """Return so many items, evenly spaced."""
+def sample_evenly(items: Sequence[T], most: int) -> list[T]:
+    """Return at most `most` items, evenly spaced."""
     if len(items) <= most:
         return list(items)
     return [items[len(items) * index // most] for index in range(most)]
 
 
-def lanes(spans: Sequence[tuple[float, float]]) -> list[int]:
-    """Return for each span (in order of their starts) the first lane that is free by then."""
+def assign_lanes(spans: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the first free lane for each span; spans are ordered by start."""
     ends: list[float] = []
     found = []
     for start, end in spans:

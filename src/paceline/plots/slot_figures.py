@@ -1,6 +1,6 @@
-"""The figures of slots: how many are busy with what, and which attempt was where.
+"""The figures of slots: the busy slots over time, and the attempts on each slot.
 
-Knows how attempts that share a slot lie side by side. Does not fold a log.
+Attempts that share a slot are drawn side by side. Folds no log.
 """
 
 from __future__ import annotations
@@ -11,71 +11,69 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 
 from paceline.core.events import Cause
-from paceline.plots.series import Levels, averaged, lanes, levels
+from paceline.core.text import format_count, format_duration, format_slot_time
+from paceline.plots.series import Levels, assign_lanes, average_levels, sum_levels
 from paceline.plots.style import (
     AXIS,
     GRID,
     NEUTRAL,
     SHADES,
-    clock_axis,
-    drawn,
-    empty,
-    human,
-    many,
-    plain,
-    shade_key,
-    slot_time,
-    unit_of,
+    choose_unit,
+    escape_text,
+    find_shade_key,
+    make_clock_axis,
+    make_empty_figure,
+    make_figure,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paceline.analysis.timeline import AttemptPast, Chronicle
+    from paceline.analysis.timeline import AttemptTimeline, Timeline
 
-# More steps than this cannot be told apart: means are drawn instead.
+# More steps cannot be distinguished: means are drawn instead.
 MOST_STEPS = 800
 MOST_BARS = 1200
 
 _CAUSES = {
     Cause.GOAL: "reached its goal",
     Cause.FINISHED: "the training function returned",
-    Cause.HALTED: "was ended at once",
+    Cause.HALTED: "was halted",
     Cause.FAILED: "failed",
     Cause.LOST: "was lost",
-    Cause.CROWDED: "found no memory on a slot it shared",
+    Cause.CROWDED: "ran out of memory on a shared slot",
 }
 
 
-def busy_slots(chronicle: Chronicle) -> Levels:
-    """Return the busy slots by the shade of the trial they worked for, in the order of SHADES."""
+def count_busy_slots(timeline: Timeline) -> Levels:
+    """Return the busy slots by the shade of their trial, in the order of SHADES."""
     changes: dict[str, list[tuple[float, float]]] = {shade.key: [] for shade in SHADES}
-    for attempt in chronicle.attempts:
-        key = shade_key(chronicle.trials[attempt.trials[-1]], chronicle)
-        changes[key].append((attempt.began_at, attempt.width))
+    for attempt in timeline.attempts:
+        key = find_shade_key(timeline.trials[attempt.trials[-1]], timeline)
+        changes[key].append((attempt.started_at, attempt.width))
         if attempt.ended_at is not None:
             changes[key].append((attempt.ended_at, -attempt.width))
-    return levels(list(changes.values()), chronicle.now)
+    return sum_levels(list(changes.values()), timeline.now)
 
 
-def capacity_steps(chronicle: Chronicle) -> Levels:
-    """Return the slots there were."""
+def count_slots(timeline: Timeline) -> Levels:
+    """Return the number of slots over time."""
     before = 0
     changes = []
-    for at, slots in chronicle.capacity:
+    for at, slots in timeline.capacity:
         changes.append((at, float(slots - before)))
         before = slots
-    return levels([changes], chronicle.now)
+    return sum_levels([changes], timeline.now)
 
 
-def slots_over_time(chronicle: Chronicle) -> go.Figure:
-    """Draw how many slots there were, and what the busy ones worked for."""
+def draw_slots(timeline: Timeline) -> go.Figure:
+    """Draw the slots over time, the busy ones by the shade of their trial."""
     title = "Slots over time"
-    busy = busy_slots(chronicle)
-    if not chronicle.attempts or chronicle.now <= 0:
-        return empty(title, "No attempt has been launched yet.")
-    unit = unit_of(chronicle.now)
-    shown = averaged(busy, MOST_STEPS)
+    busy = count_busy_slots(timeline)
+    if not timeline.attempts or timeline.now <= 0:
+        return make_empty_figure(title, "No attempt has been launched yet.")
+    unit = choose_unit(timeline.now)
+    shown = average_levels(busy, MOST_STEPS)
     xs = [at / unit.seconds for at in shown.times]
     traces = []
     for shade, row in zip(SHADES, shown.rows, strict=True):
@@ -92,59 +90,59 @@ def slots_over_time(chronicle: Chronicle) -> go.Figure:
                     hovertemplate=f"%{{y:.3g}} {shade.label}<extra></extra>",
                 )
             )
-    there = capacity_steps(chronicle)
+    capacity = count_slots(timeline)
     traces.append(
         go.Scatter(
-            x=[at / unit.seconds for at in there.times],
-            y=[*there.rows[0], there.rows[0][-1]],
+            x=[at / unit.seconds for at in capacity.times],
+            y=[*capacity.rows[0], capacity.rows[0][-1]],
             name="all slots",
             mode="lines",
             line={"shape": "hv", "width": 1.6, "color": NEUTRAL},
             hovertemplate="%{y} slots in all<extra></extra>",
         )
     )
-    return drawn(
+    return make_figure(
         traces,
         title=title,
-        subtitle=_busy_words(chronicle, shown.bin_s),
-        xaxis=clock_axis(unit, chronicle.now),
+        subtitle=_describe_use(timeline, shown.bin_s),
+        xaxis=make_clock_axis(unit, timeline.now),
         yaxis=dict(
             AXIS,
             title={"text": "slots"},
             rangemode="tozero",
-            **({"dtick": 1} if max(slots for _, slots in chronicle.capacity) <= 6 else {}),
+            **({"dtick": 1} if max(slots for _, slots in timeline.capacity) <= 6 else {}),
         ),
         hovermode="x unified",
     )
 
 
-def attempts_gantt(chronicle: Chronicle) -> go.Figure:
+def draw_attempts(timeline: Timeline) -> go.Figure:
     """Draw every attempt as a bar on its slots."""
     title = "Attempts on their slots"
-    if not chronicle.attempts or chronicle.now <= 0:
-        return empty(title, "No attempt has been launched yet.")
-    unit = unit_of(chronicle.now)
-    bars = _bars(chronicle)
+    if not timeline.attempts or timeline.now <= 0:
+        return make_empty_figure(title, "No attempt has been launched yet.")
+    unit = choose_unit(timeline.now)
+    bars = _make_bars(timeline)
     shown = sorted(bars, key=lambda bar: (bar.begin - bar.end, bar.slot))[:MOST_BARS]
     groups: dict[str, list[_Bar]] = defaultdict(list)
     for bar in shown:
-        groups[shade_key(chronicle.trials[bar.attempt.trials[-1]], chronicle)].append(bar)
+        groups[find_shade_key(timeline.trials[bar.attempt.trials[-1]], timeline)].append(bar)
     traces = [
-        _bar_trace(groups[shade.key], shade.label, shade.colour, unit.seconds)
+        _draw_bars(groups[shade.key], shade.label, shade.colour, unit.seconds)
         for shade in SHADES
         if groups[shade.key]
     ]
     slots = sorted({bar.slot for bar in bars})
-    words = ["hatched: failed or lost"] if any(bar.broken for bar in shown) else []
+    notes = ["hatched: failed or lost"] if any(bar.is_broken for bar in shown) else []
     if len(shown) < len(bars):
-        words.insert(0, f"the longest {len(shown):,} of {many(len(bars), 'attempt')}")
-        traces.insert(0, _short_trace(_runs(bars, shown), unit.seconds))
-    return drawn(
+        notes.insert(0, f"the longest {len(shown):,} of {format_count(len(bars), 'attempt')}")
+        traces.insert(0, _draw_runs(_group_hidden(bars, shown), unit.seconds))
+    return make_figure(
         traces,
         title=title,
-        subtitle="; ".join(words),
+        subtitle="; ".join(notes),
         height=min(760, max(220, 130 + 26 * (slots[-1] - slots[0] + 1))),
-        xaxis=clock_axis(unit, chronicle.now),
+        xaxis=make_clock_axis(unit, timeline.now),
         yaxis=dict(
             AXIS,
             title={"text": "slot"},
@@ -163,16 +161,16 @@ class _Bar:
 
     __slots__ = ("attempt", "begin", "end", "lane", "slot")
 
-    def __init__(self, attempt: AttemptPast, slot: int, now: float) -> None:
+    def __init__(self, attempt: AttemptTimeline, slot: int, now: float) -> None:
         self.attempt = attempt
         self.slot = slot
-        self.begin = attempt.began_at
+        self.begin = attempt.started_at
         self.end = now if attempt.ended_at is None else attempt.ended_at
-        # Which part of a shared slot it lies on.
+        # Its part of a shared slot.
         self.lane = 0
 
     @property
-    def broken(self) -> bool:
+    def is_broken(self) -> bool:
         return self.attempt.cause in (Cause.FAILED, Cause.LOST, Cause.CROWDED)
 
     @property
@@ -185,22 +183,22 @@ class _Bar:
         return self.slot - 0.5 + above + 0.5 * self.height
 
 
-def _bars(chronicle: Chronicle) -> list[_Bar]:
+def _make_bars(timeline: Timeline) -> list[_Bar]:
     bars = [
-        _Bar(attempt, slot, chronicle.now)
-        for attempt in chronicle.attempts
-        for slot in attempt.slots
+        _Bar(attempt, slot, timeline.now) for attempt in timeline.attempts for slot in attempt.slots
     ]
     by_slot: dict[int, list[_Bar]] = defaultdict(list)
     for bar in bars:
         by_slot[bar.slot].append(bar)
-    for mates in by_slot.values():
-        for bar, lane in zip(mates, lanes([(bar.begin, bar.end) for bar in mates]), strict=True):
+    for bars_of_slot in by_slot.values():
+        for bar, lane in zip(
+            bars_of_slot, assign_lanes([(bar.begin, bar.end) for bar in bars_of_slot]), strict=True
+        ):
             bar.lane = lane
     return bars
 
 
-def _bar_trace(bars: Sequence[_Bar], label: str, colour: str, unit_s: float) -> go.Bar:
+def _draw_bars(bars: Sequence[_Bar], label: str, colour: str, unit_s: float) -> go.Bar:
     return go.Bar(
         orientation="h",
         base=[round(bar.begin / unit_s, 6) for bar in bars],
@@ -210,10 +208,10 @@ def _bar_trace(bars: Sequence[_Bar], label: str, colour: str, unit_s: float) -> 
         name=label,
         marker={
             "color": colour,
-            # Attempts that follow each other on a slot are told apart.
+            # Separates successive attempts on a slot.
             "line": {"width": 1 if len(bars) < 300 else 0.5, "color": "rgba(255,255,255,0.7)"},
             "pattern": {
-                "shape": ["/" if bar.broken else "" for bar in bars],
+                "shape": ["/" if bar.is_broken else "" for bar in bars],
                 "fgcolor": "#ffffff",
                 "fillmode": "overlay",
                 "size": 5,
@@ -221,14 +219,14 @@ def _bar_trace(bars: Sequence[_Bar], label: str, colour: str, unit_s: float) -> 
             },
         },
         customdata=[[bar.attempt.trials[-1]] for bar in bars],
-        hovertext=[_bar_words(bar) for bar in bars],
+        hovertext=[_describe_bar(bar) for bar in bars],
         hovertemplate="%{hovertext}<extra></extra>",
         textposition="none",
     )
 
 
-def _runs(bars: Sequence[_Bar], shown: Sequence[_Bar]) -> list[list[_Bar]]:
-    """Return those that are not shown, in runs that follow each other on a slot."""
+def _group_hidden(bars: Sequence[_Bar], shown: Sequence[_Bar]) -> list[list[_Bar]]:
+    """Return the bars that are not shown, in runs of successive ones on a slot."""
     singled = set(map(id, shown))
     runs: list[list[_Bar]] = []
     for bar in sorted(bars, key=lambda bar: (bar.slot, bar.lane, bar.begin, bar.end)):
@@ -242,7 +240,7 @@ def _runs(bars: Sequence[_Bar], shown: Sequence[_Bar]) -> list[list[_Bar]]:
     return [run for run in runs if run]
 
 
-def _short_trace(runs: Sequence[Sequence[_Bar]], unit_s: float) -> go.Bar:
+def _draw_runs(runs: Sequence[Sequence[_Bar]], unit_s: float) -> go.Bar:
     """Return a bar for each run, so that a slot with many short attempts does not look idle."""
     firsts = [run[0] for run in runs]
     return go.Bar(
@@ -251,10 +249,11 @@ def _short_trace(runs: Sequence[Sequence[_Bar]], unit_s: float) -> go.Bar:
         x=[round((run[-1].end - run[0].begin) / unit_s, 6) for run in runs],
         y=[round(bar.middle, 3) for bar in firsts],
         width=[round(0.82 * bar.height, 3) for bar in firsts],
-        name="many short ones",
+        name="many short attempts",
         marker={"color": GRID, "line": {"width": 0}},
         hovertext=[
-            f"{many(len(run), 'short attempt')}<br>{human(run[0].begin)} to {human(run[-1].end)}"
+            f"{format_count(len(run), 'short attempt')}<br>"
+            f"{format_duration(run[0].begin)} to {format_duration(run[-1].end)}"
             for run in runs
         ],
         hovertemplate="%{hovertext}<extra></extra>",
@@ -262,9 +261,9 @@ def _short_trace(runs: Sequence[Sequence[_Bar]], unit_s: float) -> go.Bar:
     )
 
 
-def _bar_words(bar: _Bar) -> str:
+def _describe_bar(bar: _Bar) -> str:
     attempt = bar.attempt
-    for_whom = ", then ".join(map(str, attempt.trials[:4])) + (
+    trials = ", then ".join(map(str, attempt.trials[:4])) + (
         ", …" if len(attempt.trials) > 4 else ""
     )
     trained = attempt.epoch - attempt.start
@@ -272,18 +271,19 @@ def _bar_words(bar: _Bar) -> str:
         f"epochs {attempt.start + 1} to {attempt.epoch}" if trained else "no epoch was finished"
     )
     end = "is running" if attempt.cause is None else _CAUSES[attempt.cause]
-    note = f"<br>{plain(attempt.note, 80)}" if attempt.note else ""
+    note = f"<br>{escape_text(attempt.note, 80)}" if attempt.note else ""
     width = "" if attempt.width == 1 else f", width {attempt.width:.3g}"
     return (
-        f"attempt {attempt.attempt} of trial {for_whom}{width}<br>{epochs}<br>"
-        f"{human(bar.begin)} to {human(bar.end)} ({human(bar.end - bar.begin)})<br>{end}{note}"
+        f"attempt {attempt.attempt} of trial {trials}{width}<br>{epochs}<br>"
+        f"{format_duration(bar.begin)} to {format_duration(bar.end)} "
+        f"({format_duration(bar.end - bar.begin)})<br>{end}{note}"
     )
 
 
-def _busy_words(chronicle: Chronicle, bin_s: float | None) -> str:
-    used, offered = chronicle.study.slot_seconds, chronicle.capacity_seconds
-    words = slot_time(used)
+def _describe_use(timeline: Timeline, bin_s: float | None) -> str:
+    used, offered = timeline.study.slot_seconds, timeline.capacity_seconds
+    notes = format_slot_time(used)
     if offered > 0:
-        words += f", {used / offered:.0%} of what there was"
-    words += "; by what became of the trials"
-    return words if bin_s is None else f"{words}; means over {human(bin_s)}"
+        notes += f", {used / offered:.0%} of all slot time"
+    notes += "; by status of the trial"
+    return notes if bin_s is None else f"{notes}; means over {format_duration(bin_s)}"

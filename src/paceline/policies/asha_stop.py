@@ -1,10 +1,10 @@
-"""Asynchronous successive halving in its stopping form.
+"""ASHA: asynchronous successive halving, stopping variant.
 
-Rule: at rung r·eta^k, stop a trial iff its loss > the 1/eta quantile of the losses that came to
-this rung before it. Nobody is paused and nobody comes back.
+Rule: at rung r·eta^k, stop a trial iff its loss > the 1/eta quantile of the losses that reached
+this rung before it. No trial is paused or resumed.
 
-Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020; this form is the one
-of Ray Tune and Syne Tune. Changed against them: trials that share the epoch of a rung count once.
+Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, as in Ray Tune and
+Syne Tune. Different from them: trials that share the epoch of a rung count once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from paceline.core.decisions import Stop
 from paceline.core.events import Opened
-from paceline.core.text import value
+from paceline.core.text import format_metric
 from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
-from paceline.policies.quantiles import Boards
-from paceline.policies.rungs import first_rung, milestones
+from paceline.policies.quantiles import EpochQuantiles
+from paceline.policies.rungs import choose_first_rung, compute_milestones
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 
 
 class AshaStop(Fifo):
-    """Stop whoever is not among the best 1/eta when it comes to a rung."""
+    """Stops a trial that is not among the best 1/eta when it reaches a rung."""
 
     def __init__(self, *, eta: int = 4, first: int | None = None) -> None:
-        milestones(1 if first is None else first, eta, 1)  # refuses what cannot be meant
+        compute_milestones(1 if first is None else first, eta, 1)  # raises for invalid parameters
         self._eta = eta
         self._first = first
         self._rungs: frozenset[int] = frozenset()
-        self._boards = Boards(1.0 / eta)
-        # For each trial on a rung: the cutoff it met, and of how many.
+        self._quantiles = EpochQuantiles(1.0 / eta)
+        # For each trial at a rung: the cutoff it was compared with, and the number of scores.
         self._met: dict[TrialId, tuple[float, int]] = {}
 
     def see(self, entry: Entry, study: StudyView) -> None:
         for trial in study.delivered:
             if trial.epoch in self._rungs:
                 origin = trial.origin(trial.epoch) if study.spec.share else None
-                self._met[trial.id] = self._boards.record(trial.epoch, trial.loss, origin)
+                self._met[trial.id] = self._quantiles.record(trial.epoch, trial.loss, origin)
         for trial in study.departed:
             self._met.pop(trial.id, None)
         if isinstance(entry, Opened):
-            first = first_rung(self._first, entry.spec.epochs)
-            self._rungs = frozenset(milestones(first, self._eta, entry.spec.epochs)[:-1])
+            first = choose_first_rung(self._first, entry.spec.epochs)
+            self._rungs = frozenset(compute_milestones(first, self._eta, entry.spec.epochs)[:-1])
 
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
         if trial.epoch not in self._rungs or not trial.alive:
@@ -59,7 +59,7 @@ class AshaStop(Fifo):
             return ()
         spec = study.spec
         why = (
-            f"{spec.metric} {value(trial.loss, spec)} at epoch {trial.epoch} is worse than "
-            f"{value(cutoff, spec)}, the best 1/{self._eta} of the {count} before it"
+            f"{spec.metric} {format_metric(trial.loss, spec)} at epoch {trial.epoch} is worse than "
+            f"{format_metric(cutoff, spec)}, the best 1/{self._eta} of the {count} before it"
         )
         return (Stop(trial=trial.id, why=why),)

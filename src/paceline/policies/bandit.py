@@ -1,12 +1,12 @@
-"""Action elimination, as in TuPAQ: stop whoever is far behind the best.
+"""TuPAQ's bandit (action elimination): stop trials that are far behind the best.
 
 Rule: every `boundary` epochs, keep a trial iff its best value times (1 + slack) > best of all.
 
-Sparks et al., "Automating Model Search for Large Scale Machine Learning", SoCC 2015; as
-HyperDrive's Bandit: Rasley et al., Middleware 2017. The rule needs values that are larger where
-they are better, and not negative. Where a metric is minimised, or was ever negative, values are
-therefore gains: how far a loss lies below the median loss of all first epochs; a trial without any
-gain is as far behind as can be.
+Sparks et al., "Automating Model Search for Large Scale Machine Learning", SoCC 2015; HyperDrive's
+Bandit: Rasley et al., Middleware 2017. Different from them: the rule needs non-negative values
+that are larger when better, so for a metric that is minimised, or was ever negative, it compares
+gains, the distance of a loss below the median loss of all first epochs. A trial without any gain
+counts as far behind.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from paceline.core.decisions import Stop
 from paceline.core.errors import SpecError
 from paceline.core.events import Opened
-from paceline.core.text import value
+from paceline.core.text import format_metric
 from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
-from paceline.policies.quantiles import Quantile, boundary_of, one_or_more
+from paceline.policies.quantiles import RunningQuantile, check_positive, choose_boundary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 
 class Bandit(Fifo):
-    """Keep who is within reach of the best."""
+    """Stops trials that are far behind the best."""
 
     def __init__(self, *, boundary: int | None = None, slack: float = 0.5) -> None:
-        one_or_more("bandit: boundary", boundary)
+        check_positive("bandit: boundary", boundary)
         if slack < 0.0:
-            raise SpecError(f"bandit: slack={slack:g} cannot be meant: give 0 or more.")
+            raise SpecError(f"bandit: slack={slack:g} is invalid: must be at least 0.")
         self._given = boundary
         self._boundary = 1
         self._slack = slack
         self._gains = False
-        self._start = Quantile(0.5)
+        self._start = RunningQuantile(0.5)
 
     def see(self, entry: Entry, study: StudyView) -> None:
         for trial in study.delivered:
             if trial.epoch == 1:
                 self._start.add(trial.loss)
-            # A loss above zero is a metric below it, where higher is better.
+            # A positive loss is a negative metric, since the metric is maximised.
             self._gains = self._gains or 0.0 < trial.loss < NO_LOSS
         if isinstance(entry, Opened):
-            self._boundary = boundary_of(self._given, entry.spec.epochs)
+            self._boundary = choose_boundary(self._given, entry.spec.epochs)
             self._gains = entry.spec.mode == "min"
 
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
@@ -59,14 +59,14 @@ class Bandit(Fifo):
         if start == NO_LOSS:
             return ()
         own, best = start - trial.best_loss, start - study.best_loss
-        # Who equals the best is never behind it, whatever the sign.
+        # A trial as good as the best is never behind it, whatever the sign.
         if own * (1.0 + self._slack) > best or trial.best_loss <= study.best_loss:
             return ()
         spec = study.spec
-        measure = f" as gains over {value(start, spec)}" if self._gains else ""
+        measure = f" as gains over {format_metric(start, spec)}" if self._gains else ""
         why = (
-            f"best {spec.metric} {value(trial.best_loss, spec)} by epoch {trial.epoch} times "
-            f"{1.0 + self._slack:g} does not reach the best of all, "
-            f"{value(study.best_loss, spec)}{measure}"
+            f"best {spec.metric} {format_metric(trial.best_loss, spec)} by epoch {trial.epoch} "
+            f"times {1.0 + self._slack:g} does not reach the best of all, "
+            f"{format_metric(study.best_loss, spec)}{measure}"
         )
         return (Stop(trial=trial.id, why=why),)

@@ -1,8 +1,8 @@
-"""Breadth first: all trials train `every` epochs, and nobody goes on before all are there.
+"""Barrier: all trials train `every` epochs before any of them trains on.
 
-Rule: a cohort of `size` trials; goals are multiples of `every`; a trial at its goal waits until no
-living trial of the cohort is behind it. HyperDrive's barrier (Rasley et al., Middleware 2017). With
-a stopping rule beside it, `barrier+bandit`, everybody is judged with the same epochs behind them.
+Rule: a cohort of `size` trials; goals are multiples of `every`; a trial at its goal is paused until
+no live trial of the cohort is behind it. HyperDrive's barrier: Rasley et al., Middleware 2017.
+Combined with a stopping rule, as in `barrier+bandit`, all trials are compared at the same epoch.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from paceline.core.base_part import BasePart
 from paceline.core.decisions import Go, Open, Pause
 from paceline.core.events import Opened
 from paceline.core.ports import Pick
-from paceline.policies.quantiles import boundary_of, one_or_more
+from paceline.policies.quantiles import check_positive, choose_boundary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,40 +25,40 @@ if TYPE_CHECKING:
     from paceline.core.views import StudyView, TrialView
 
 
-class Barrier:
-    """March in step."""
+class Barrier(BasePart):
+    """Trains all trials in rounds of equal length."""
 
     def __init__(self, *, every: int | None = None, size: int | None = None) -> None:
-        one_or_more("barrier: every", every)
-        one_or_more("barrier: size", size)
+        check_positive("barrier: every", every)
+        check_positive("barrier: size", size)
         self._given = every
         self._every = 1
         self._size = size
-        # Rounds that each living trial has done, how many have done so many, and who waits.
+        # By trial its completed rounds; by round the number of trials; and the paused trials.
         self._rounds: dict[TrialId, int] = {}
         self._counts: dict[int, int] = {}
-        self._waiting: set[TrialId] = set()
+        self._paused: set[TrialId] = set()
         self._queue: list[tuple[int, TrialId]] = []
 
     def see(self, entry: Entry, study: StudyView) -> None:
         if isinstance(entry, Opened):
-            self._every = boundary_of(self._given, entry.spec.epochs)
+            self._every = choose_boundary(self._given, entry.spec.epochs)
         elif isinstance(entry, Open):
-            self._move(entry.trial, 0)
+            self._set_rounds(entry.trial, 0)
         elif isinstance(entry, Pause):
-            self._waiting.add(entry.trial)
+            self._paused.add(entry.trial)
             heappush(self._queue, (self._rounds[entry.trial], entry.trial))
         elif isinstance(entry, Go):
-            self._waiting.discard(entry.trial)
+            self._paused.discard(entry.trial)
         for trial in study.delivered:
-            self._move(trial.id, trial.epoch // self._every)
+            self._set_rounds(trial.id, trial.epoch // self._every)
         for trial in study.departed:
-            self._move(trial.id, None)
-            self._waiting.discard(trial.id)
-        while self._queue and self._queue[0][1] not in self._waiting:
+            self._set_rounds(trial.id, None)
+            self._paused.discard(trial.id)
+        while self._queue and self._queue[0][1] not in self._paused:
             heappop(self._queue)
 
-    def _move(self, trial: TrialId, rounds: int | None) -> None:
+    def _set_rounds(self, trial: TrialId, rounds: int | None) -> None:
         before = self._rounds.pop(trial, None)
         if before is not None:
             self._counts[before] -= 1

@@ -1,7 +1,8 @@
-"""Several policies at once: the first schedules, and any of them may stop a trial or end the study.
+"""Combined policies: the first schedules, and each may stop a trial or end the study.
 
-Rule: goals, pauses, turns and admission are the first policy's; of the others only what stops a
-trial, asks for a forecast, closes or ends the study is taken. Written `asha+plateau:patience=5`.
+Rule: goals, pauses, picks and admission come from the first policy; of the others, only verdicts
+that stop a trial, ask for a forecast, close or end the study count. Written
+`asha+plateau:patience=5`. Not from a paper; Optuna and Ray Tune combine stoppers the same way.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from paceline.core.ports import Pick, Policy, Verdict
     from paceline.core.views import StudyView, TrialView
 
-# What any of them may say.
+# Verdicts that count from any of the policies.
 _SHARED = (AskForecast, Close, End, Stop, WakeAt)
 
 
 class AnyOf:
-    """Policies that stand beside each other."""
+    """Several policies as one."""
 
     def __init__(self, policies: Sequence[Policy]) -> None:
         self._first, *self._others = policies
@@ -33,16 +34,16 @@ class AnyOf:
             other.see(entry, study)
 
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
-        said = [
+        shared = [
             verdict
             for other in self._others
             for verdict in other.judge(trial, study)
             if isinstance(verdict, _SHARED)
         ]
-        # Whoever is stopped needs no further verdict; what is left is the first's to say.
-        if any(isinstance(verdict, Stop) and verdict.trial == trial.id for verdict in said):
-            return said
-        return [*said, *self._first.judge(trial, study)]
+        # A stopped trial needs no further verdict; otherwise the first policy decides.
+        if any(isinstance(verdict, Stop) and verdict.trial == trial.id for verdict in shared):
+            return shared
+        return [*shared, *self._first.judge(trial, study)]
 
     def next(self, study: StudyView) -> Pick | None:
         return self._first.next(study)

@@ -1,11 +1,11 @@
-"""Median stopping: stop whoever is worse than the median of the others' running averages.
+"""Median stopping: stop trials that are worse than the median of the others' running means.
 
 Rule: after `grace` epochs and with `least` others, stop a trial iff its best loss so far > median
 of the running mean losses that the others had at the same epoch.
 
-Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, as in the field.
-Changed against it: trials that share an epoch count once there; what was no number is left out of
-a running mean.
+Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017. Different from it:
+trials that share an epoch count once there; reports that are not numbers are left out of the
+running means.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from paceline.core.decisions import Stop
 from paceline.core.errors import SpecError
 from paceline.core.events import Opened
-from paceline.core.text import value
+from paceline.core.text import format_metric
 from paceline.core.values import NO_LOSS
 from paceline.policies.fifo import Fifo
-from paceline.policies.quantiles import Boards, one_or_more
+from paceline.policies.quantiles import EpochQuantiles, check_positive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 
 class Median(Fifo):
-    """Stop the worse half, epoch by epoch."""
+    """Stops trials worse than the median, epoch by epoch."""
 
     def __init__(self, *, grace: int | None = None, least: int = 3) -> None:
         if grace is not None and grace < 0:
-            raise SpecError(f"median: grace={grace} cannot be meant: give 0 or more.")
-        one_or_more("median: least", least)
+            raise SpecError(f"median: grace={grace} is invalid: must be at least 0.")
+        check_positive("median: least", least)
         # None: a tenth of the epochs.
         self._given = grace
         self._grace = grace or 0
         self._least = least
-        self._means = Boards(0.5)
-        # For each living trial: the sum and number of its losses, and the others' median and count.
+        self._means = EpochQuantiles(0.5)
+        # By live trial: sum and number of its losses, and the others' median and count.
         self._sums: dict[TrialId, tuple[float, int]] = {}
         self._others: dict[TrialId, tuple[float, int]] = {}
 
@@ -65,9 +65,9 @@ class Median(Fifo):
         if trial.epoch <= self._grace or count < self._least or trial.best_loss <= median:
             return ()
         spec = study.spec
-        best = value(trial.best_loss, spec)
+        best = format_metric(trial.best_loss, spec)
         why = (
             f"best {spec.metric} {best} by epoch {trial.epoch} is worse than "
-            f"{value(median, spec)}, the median of {count} others' means"
+            f"{format_metric(median, spec)}, the median of {count} others' means"
         )
         return (Stop(trial=trial.id, why=why),)

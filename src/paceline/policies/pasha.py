@@ -1,16 +1,16 @@
-"""Progressive ASHA: trains further only while that still changes who is ahead.
+"""PASHA: progressive ASHA, which adds rungs only while they still change the ranking.
 
-Rule: ASHA with two rungs; a further one is used as soon as the order of the best 32 at the highest
-rung is not the order they had at the rung below, where losses within eps of each other count as
-equal. eps is the 0.9 quantile of the distances at the highest rung between trials whose curves
-have crossed at least twice: so much is noise.
+Rule: ASHA with two rungs; another rung is added as soon as the best 32 at the highest rung are
+ranked differently than at the rung below, where losses within eps of each other count as equal.
+eps, the noise, is the 0.9 quantile of the distances at the highest rung between trials whose curves
+have crossed at least twice.
 
 Bohdal et al., "PASHA: Efficient HPO and NAS with Progressive Resource Allocation", ICLR 2023.
-Changed against the paper: (1) the best of the highest rung are compared, not all there: who is last
-decides nothing, and a report costs the same however many there are; (2) distances are noted as
-trials arrive, and eps keeps its value when a rung is added until that has distances of its own;
-(3) when no new trials come and nobody is promoted, the best goes on rung by rung to its last
-epoch, so that a study ends with a trained model. Besides, it is changed as `asha` is.
+Different from the paper: (1) only the best 32 of the highest rung are compared, so the cost of a
+report does not grow with the trials; (2) distances are recorded as trials arrive, and eps keeps its
+value after a rung is added until the new rung has distances; (3) when no new trials come and none
+is promoted, the best trial continues rung by rung to its last epoch, so that the study ends with a
+trained model. The differences of `asha` apply too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from paceline.core.ports import Pick
 from paceline.core.values import NO_LOSS
 from paceline.policies.asha import Asha
-from paceline.policies.quantiles import Quantile
+from paceline.policies.quantiles import RunningQuantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from paceline.core.views import StudyView, TrialView
     from paceline.policies.rungs import Rung
 
-    Curve = Sequence[float]
+    Losses = Sequence[float]
 
-# How many of the highest rung are compared, and the share of noisy distances within eps.
+# The number of trials compared at the highest rung, and the quantile of noisy distances for eps.
 _BEST = 32
 _WITHIN = 0.9
 
 
 class Pasha(Asha):
-    """Add a rung while the order is unsettled."""
+    """Adds a rung while the ranking is unsettled."""
 
     def __init__(self, *, eta: int = 3, first: int | None = None) -> None:
         super().__init__(eta=eta, first=first, drain=False)
-        # The place of the highest rung in use, and the curves of the best there, best first.
+        # The index of the highest rung in use, and the curves of the best trials there, best first.
         self._top = 0
-        self._best: list[Curve] = []
-        self._noise = Quantile(_WITHIN)
+        self._best: list[Losses] = []
+        self._noise = RunningQuantile(_WITHIN)
         self._eps = 0.0
 
     def see(self, entry: Entry, study: StudyView) -> None:
@@ -63,35 +63,35 @@ class Pasha(Asha):
             return pick
         if best is None or not best.alive:
             return None
-        why = f"no new trials come, nobody is promoted, and it is the best, at epoch {best.epoch}"
+        why = f"no new trials come, none is promoted, and it is the best, at epoch {best.epoch}"
         return Pick(best.id, self._after[best.epoch], why)
 
-    def _open(self, spec: StudySpec) -> None:
-        super()._open(spec)
+    def _set_up(self, spec: StudySpec) -> None:
+        super()._set_up(spec)
         self._add_rung()
 
     def _add_rung(self) -> None:
-        """Use one rung more: who waits at the highest so far may be promoted from now on."""
+        """Add a rung: trials paused at the highest rung so far may now be promoted."""
         self._top = min(self._top + 1, len(self._levels) - 1)
-        self._best, self._noise = [], Quantile(_WITHIN)
+        self._best, self._noise = [], RunningQuantile(_WITHIN)
         self._highest_first = [self._rungs[level] for level in self._levels[: self._top][::-1]]
 
-    def _compare(self, curve: Curve) -> None:
-        """Take the curve of a trial that has come to the highest rung."""
+    def _compare(self, curve: Losses) -> None:
+        """Record the curve of a trial that has reached the highest rung."""
         if self._top == len(self._levels) - 1:
             return  # there is no further rung
         for other in self._best:
-            if _crossings(curve, other) >= 2:
+            if _count_crossings(curve, other) >= 2:
                 self._noise.add(abs(curve[-1] - other[-1]))
                 self._eps = self._noise.value
         insort(self._best, curve, key=itemgetter(-1))
         del self._best[_BEST:]
-        if not _settled(self._best, self._levels[self._top - 1], self._eps):
+        if not _is_settled(self._best, self._levels[self._top - 1], self._eps):
             self._add_rung()
 
-    def _waits(self, trial: TrialView, rung: Rung, spec: StudySpec) -> str:
+    def _explain_pause(self, trial: TrialView, rung: Rung, spec: StudySpec) -> str:
         if rung.level < self._levels[self._top] or trial.loss == NO_LOSS:
-            return super()._waits(trial, rung, spec)
+            return super()._explain_pause(trial, rung, spec)
         return (
             f"{spec.metric} {spec.sign * trial.loss:.4g} at epoch {rung.level}: the order of the "
             f"best {len(self._best)} is that at epoch {self._levels[self._top - 1]}, give or take "
@@ -99,10 +99,10 @@ class Pasha(Asha):
         )
 
 
-def _settled(best: Sequence[Curve], before: int, eps: float) -> bool:
-    """Say whether curves in the order of their last losses had this order at an earlier epoch.
+def _is_settled(best: Sequence[Losses], before: int, eps: float) -> bool:
+    """Return whether curves sorted by their last losses had this order at an earlier epoch.
 
-    Whoever was then within eps of the one whose place it has now may as well have had it.
+    Losses within eps of each other count as equal.
     """
     losses = [curve[before - 1] for curve in best]
     return all(
@@ -111,7 +111,7 @@ def _settled(best: Sequence[Curve], before: int, eps: float) -> bool:
     )
 
 
-def _crossings(one: Curve, other: Curve) -> int:
-    """Return how often one curve changes sides with the other."""
+def _count_crossings(one: Losses, other: Losses) -> int:
+    """Return how often two curves cross."""
     ahead = [a < b for a, b in zip(one, other, strict=True) if a != b]
     return sum(before != after for before, after in pairwise(ahead))

@@ -1,7 +1,8 @@
-"""Stop whoever has stopped improving.
+"""Plateau: stop trials that no longer improve.
 
 Rule: stop a trial iff its best loss of the last `patience` epochs is not lower, by more than
-`least`, than its best before them. Meant to stand beside another policy: `asha+plateau`.
+`least`, than its best before them. Keras's EarlyStopping. Use it with another policy, as in
+`asha+plateau`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from paceline.core.decisions import Stop
 from paceline.core.errors import SpecError
 from paceline.policies.fifo import Fifo
-from paceline.policies.quantiles import one_or_more
+from paceline.policies.quantiles import check_positive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class Plateau(Fifo):
-    """Lose patience with who stands still."""
+    """Stops trials that have not improved for `patience` epochs."""
 
     def __init__(self, *, patience: int = 10, least: float = 0.0) -> None:
-        one_or_more("plateau: patience", patience)
+        check_positive("plateau: patience", patience)
         if least < 0.0:
-            raise SpecError(f"plateau: least={least:g} cannot be meant: give 0 or more.")
+            raise SpecError(f"plateau: least={least:g} is invalid: must be at least 0.")
         self._patience = patience
         self._least = least
-        # By trial: the loss that counts as its best, and the epoch it was met at.
+        # By trial: the loss that counts as its best, and its epoch.
         self._bests: dict[TrialId, tuple[float, int]] = {}
 
     def see(self, entry: Entry, study: StudyView) -> None:

@@ -1,7 +1,7 @@
-"""Order statistics that grow: a fixed quantile of all numbers so far.
+"""Running quantiles, and the checks and defaults of parameters that policies share.
 
-Knows numbers alone. Adding one costs O(log n), reading O(1). Between two numbers it interpolates,
-as numpy does.
+Knows numbers only. Adding a number costs O(log n), reading the quantile O(1). Between two numbers
+the quantile is interpolated, as numpy does.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from math import inf
 from paceline.core.errors import SpecError
 
 
-class Quantile:
-    """The `share` quantile of the numbers added so far; infinite while there are none."""
+class RunningQuantile:
+    """The `share` quantile of the numbers added so far; infinite while there is none."""
 
     __slots__ = ("_high", "_low", "_share", "count")
 
     def __init__(self, share: float) -> None:
         self._share = share
         self.count = 0
-        # The numbers up to the quantile with the largest in front, and the others.
+        # Two heaps: the numbers up to the quantile (negated), and the others.
         self._low: list[float] = []
         self._high: list[float] = []
 
     def add(self, number: float) -> None:
-        """Take one more number."""
+        """Add a number."""
         self.count += 1
-        # How many lie at or below the quantile: this grows by one or not at all.
+        # The count at or below the quantile grows by one or not at all.
         if len(self._low) < int((self.count - 1) * self._share) + 1:
             heappush(self._low, -heappushpop(self._high, number))
         else:
@@ -35,7 +35,7 @@ class Quantile:
 
     @property
     def value(self) -> float:
-        """Return the quantile."""
+        """The quantile."""
         if not self._low:
             return inf
         low = -self._low[0]
@@ -45,18 +45,18 @@ class Quantile:
         return low + part * (self._high[0] - low)
 
 
-class Boards:
-    """A quantile at each of several epochs. Trials that share an epoch count once there."""
+class EpochQuantiles:
+    """A running quantile for each epoch. Trials that share an epoch count once there."""
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self._boards: dict[int, Quantile] = {}
+        self._quantiles: dict[int, RunningQuantile] = {}
         self._origins: dict[int, set[int]] = {}
 
     def at(self, epoch: int) -> tuple[float, int]:
-        """Return the quantile at an epoch, and of how many it is."""
-        board = self._boards.get(epoch)
-        return (inf, 0) if board is None else (board.value, board.count)
+        """Return the quantile at an epoch, and the count of its numbers."""
+        quantile = self._quantiles.get(epoch)
+        return (inf, 0) if quantile is None else (quantile.value, quantile.count)
 
     def record(self, epoch: int, number: float, origin: int | None) -> tuple[float, int]:
         """Add a number at an epoch; return the quantile and the count as they were before it."""
@@ -66,16 +66,16 @@ class Boards:
             if origin in origins:
                 return before
             origins.add(origin)
-        self._boards.setdefault(epoch, Quantile(self._share)).add(number)
+        self._quantiles.setdefault(epoch, RunningQuantile(self._share)).add(number)
         return before
 
 
-def one_or_more(label: str, given: int | None) -> None:
-    """Refuse a number below 1; None leaves it to the policy."""
+def check_positive(label: str, given: int | None) -> None:
+    """Raise SpecError for a number below 1; None means the policy's default."""
     if given is not None and given < 1:
-        raise SpecError(f"{label}={given} cannot be meant: give 1 or more.")
+        raise SpecError(f"{label}={given} is invalid: must be at least 1.")
 
 
-def boundary_of(given: int | None, epochs: int) -> int:
-    """Return how many epochs lie between two looks: a tenth of all, at least one, if not given."""
+def choose_boundary(given: int | None, epochs: int) -> int:
+    """Return the epochs between two checks: as given, or a tenth of all, at least one."""
     return given or max(1, epochs // 10)

@@ -1,6 +1,7 @@
 """Rungs: the arithmetic that all halving policies share.
 
-Knows milestones, scores, and who is among the best 1/eta at one. Every operation costs O(log n).
+Knows milestones, scores, and which trials are among the best 1/eta of a rung. Every operation costs
+O(log n). Does not know a policy.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
     from paceline.core.values import TrialId
 
 
-def milestones(first: int, eta: int, epochs: int) -> list[int]:
+def compute_milestones(first: int, eta: int, epochs: int) -> list[int]:
     """Return first, first·eta, first·eta², … below the last epoch, and the last epoch."""
     if first < 1:
-        raise SpecError(f"first={first} cannot be meant: the first rung is at epoch 1 or later.")
+        raise SpecError(f"first={first} is invalid: the first rung must be at epoch 1 or later.")
     if eta < 2:
-        raise SpecError(f"eta={eta} cannot be meant: the best 1/eta go on, so give 2 or more.")
+        raise SpecError(f"eta={eta} is invalid: must be at least 2, since the best 1/eta train on.")
     levels = []
     level = first
     while level < epochs:
@@ -29,131 +30,137 @@ def milestones(first: int, eta: int, epochs: int) -> list[int]:
     return [*levels, epochs]
 
 
-def first_rung(given: int | None, epochs: int) -> int:
-    """Return the first rung: what is given, or one percent of the epochs, at least one."""
+def choose_first_rung(given: int | None, epochs: int) -> int:
+    """Return the first rung: the given epoch, or one percent of the epochs, at least one."""
     return min(max(1, epochs // 100) if given is None else given, epochs)
 
 
-def halvings(first: int, eta: int, epochs: int) -> int:
+def count_halvings(first: int, eta: int, epochs: int) -> int:
     """Return how often `first` can be multiplied by eta without passing the last epoch."""
-    return len(milestones(first, eta, epochs + 1)) - 2
+    return len(compute_milestones(first, eta, epochs + 1)) - 2
 
 
 class Rung:
-    """The scores of all who reached a milestone; keeps apart the best n // eta of them.
+    """The scores of all trials that reached a milestone, with the best n // eta kept apart.
 
-    A score is (loss, arrival): of equal losses the earlier ranks first, so that a later one never
-    takes the place of one that was promoted. Trials of one origin are one score.
+    A score is (loss, arrival): of equal losses the earlier ranks first, so that a later trial never
+    displaces a promoted one. Trials of one origin have one score.
     """
 
     def __init__(self, level: int, eta: int) -> None:
         self.level = level
-        # Scores, and the trials they are of.
+        # The number of scores, and of trials that have them.
         self.count = 0
         self.trials = 0
-        self._least = 0
+        # The number of scores among the best 1/eta.
+        self.quota = 0
         self._eta = eta
         # The best n // eta as a heap with its worst in front, the rest with its best in front.
         self._top: list[tuple[float, int]] = []
         self._rest: list[tuple[float, int]] = []
         self._in_top: set[int] = set()
-        # By arrival, the trials of a score that have not gone on; by trial, its arrival.
-        self._standing: dict[int, tuple[TrialId, ...]] = {}
+        # By arrival, the trials of a score that are still paused here; by trial, its arrival.
+        self._remaining: dict[int, tuple[TrialId, ...]] = {}
         self._arrival: dict[TrialId, int] = {}
-        # Scores that may go on, and scores that stand. May also hold some that have lost the
-        # property since: `_clean` drops those before they come to the front.
+        # Heaps of promotable and of paused scores. They may hold outdated scores, which
+        # `_drop_stale` removes before they reach the front.
         self._promotable: list[tuple[float, int]] = []
-        self._waiting: list[tuple[float, int]] = []
-        # Where epochs are shared: the score of an origin.
+        self._paused: list[tuple[float, int]] = []
+        # The best paused trial that may be promoted, if there is one; never one without a loss. A
+        # field, since it is read far more often than it changes.
+        self.best_promotable: TrialId | None = None
+        # With shared epochs: the score of an origin.
         self._by_origin: dict[int, tuple[float, int]] = {}
 
     @property
-    def quota(self) -> int:
-        """How many are among the best 1/eta."""
-        return max(self.count // self._eta, self._least)
-
-    @property
     def cutoff(self) -> float:
-        """The worst loss among the best 1/eta; infinite while there are none."""
+        """The worst loss among the best 1/eta; infinite while there is none."""
         return -self._top[0][0] if self._top else NO_LOSS
 
     def record(self, trial: TrialId, loss: float, origin: int | None) -> None:
-        """Take a score. Trials of one origin count once."""
+        """Add a trial's score. Trials of one origin count once."""
         self.trials += 1
         score = (loss, self.count)
         if origin is not None:
             known = self._by_origin.setdefault(origin, score)
             if known is not score:
-                self._join(known, trial)
+                self._join_score(known, trial)
+                self._find_best_promotable()
                 return
         self._arrival[trial] = self.count
-        self._standing[self.count] = (trial,)
+        self._remaining[self.count] = (trial,)
         self.count += 1
-        heappush(self._waiting, score)
+        heappush(self._paused, score)
         if self._top and score < (-self._top[0][0], -self._top[0][1]):
-            self._raise(score)
+            self._add_to_top(score)
         else:
             heappush(self._rest, score)
+        if self.count // self._eta > self.quota:
+            self.quota += 1
         quota = self.quota
         if len(self._top) > quota:
             loss, arrival = heappop(self._top)
             self._in_top.discard(-arrival)
             heappush(self._rest, (-loss, -arrival))
-            self._clean()
+            self._drop_stale()
         elif len(self._top) < quota:
-            self._raise(heappop(self._rest))
+            self._add_to_top(heappop(self._rest))
+        self._find_best_promotable()
 
-    def grant(self) -> None:
-        """Let the best go on though fewer than eta scores are in."""
-        self._least = 1
+    def _find_best_promotable(self) -> None:
+        promotable = self._promotable
+        self.best_promotable = self._remaining[promotable[0][1]][0] if promotable else None
+
+    def allow_one(self) -> None:
+        """Allow one promotion although there are fewer than eta scores."""
+        self.quota = max(self.quota, 1)
         if self._rest and not self._top:
-            self._raise(heappop(self._rest))
+            self._add_to_top(heappop(self._rest))
+            self._find_best_promotable()
 
-    def leave(self, trial: TrialId) -> None:
-        """Note that the trial has gone on, or is gone. Its score stays."""
+    def remove(self, trial: TrialId) -> None:
+        """Remove a trial that trains on or has ended. Its score stays."""
         arrival = self._arrival.pop(trial, None)
         if arrival is None:
             return
-        left = tuple(other for other in self._standing[arrival] if other != trial)
+        left = tuple(other for other in self._remaining[arrival] if other != trial)
         if left:
-            self._standing[arrival] = left
+            self._remaining[arrival] = left
         else:
-            del self._standing[arrival]
-            self._clean()
+            del self._remaining[arrival]
+            self._drop_stale()
+        self._find_best_promotable()
 
-    def best_promotable(self) -> TrialId | None:
-        """Return the best of those who may go on and have not; never one without a number."""
-        return self._standing[self._promotable[0][1]][0] if self._promotable else None
-
-    def best_waiting(self) -> tuple[float, TrialId] | None:
-        """Return the best of all who have not gone on, whether they may or not."""
-        if not self._waiting:
+    @property
+    def best_paused(self) -> tuple[float, TrialId] | None:
+        """The best paused trial with its loss, promotable or not."""
+        if not self._paused:
             return None
-        loss, arrival = self._waiting[0]
-        return loss, self._standing[arrival][0]
+        loss, arrival = self._paused[0]
+        return loss, self._remaining[arrival][0]
 
-    def _raise(self, score: tuple[float, int]) -> None:
+    def _add_to_top(self, score: tuple[float, int]) -> None:
         loss, arrival = score
         self._in_top.add(arrival)
         heappush(self._top, (-loss, -arrival))
-        if loss < NO_LOSS and arrival in self._standing:
+        if loss < NO_LOSS and arrival in self._remaining:
             heappush(self._promotable, score)
 
-    def _join(self, score: tuple[float, int], trial: TrialId) -> None:
+    def _join_score(self, score: tuple[float, int], trial: TrialId) -> None:
         loss, arrival = score
         self._arrival[trial] = arrival
-        standing = self._standing.get(arrival, ())
-        self._standing[arrival] = (*standing, trial)
-        if not standing:
-            heappush(self._waiting, score)
+        remaining = self._remaining.get(arrival, ())
+        self._remaining[arrival] = (*remaining, trial)
+        if not remaining:
+            heappush(self._paused, score)
             if loss < NO_LOSS and arrival in self._in_top:
                 heappush(self._promotable, score)
 
-    def _clean(self) -> None:
-        """Drop what no longer belongs from the fronts, so that they can be read without writing."""
-        waiting, promotable = self._waiting, self._promotable
-        standing, top = self._standing, self._in_top
-        while waiting and waiting[0][1] not in standing:
-            heappop(waiting)
-        while promotable and not (promotable[0][1] in top and promotable[0][1] in standing):
+    def _drop_stale(self) -> None:
+        """Remove outdated scores from the fronts of the heaps, so that reading never writes."""
+        paused, promotable = self._paused, self._promotable
+        remaining, top = self._remaining, self._in_top
+        while paused and paused[0][1] not in remaining:
+            heappop(paused)
+        while promotable and not (promotable[0][1] in top and promotable[0][1] in remaining):
             heappop(promotable)

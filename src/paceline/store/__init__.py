@@ -1,12 +1,25 @@
-"""Where logs and inboxes are kept: in memory, in an SQLite file, or on a server.
+"""Stores of logs and inboxes: in memory, in an SQLite file, or on a PostgreSQL server.
 
-Knows steps as numbered rows of JSON and nothing of what they say. Importing this package imports no
-database: `open_store` does, when it is asked for one.
+Handles steps as numbered rows of JSON and does not interpret them. Importing this package imports
+no database driver: `open_store` does, for the kind of store it opens.
 """
 
 from __future__ import annotations
 
 from paceline.store.memory import MemoryStore
-from paceline.store.urls import folder_of, open_store, path_of, safe_name, shown
+from paceline.store.urls import (
+    find_store_file,
+    find_study_folder,
+    hide_password,
+    make_folder_name,
+    open_store,
+)
 
-__all__ = ["MemoryStore", "folder_of", "open_store", "path_of", "safe_name", "shown"]
+__all__ = [
+    "MemoryStore",
+    "find_store_file",
+    "find_study_folder",
+    "hide_password",
+    "make_folder_name",
+    "open_store",
+]

@@ -1,6 +1,6 @@
-"""Logs and inboxes in the memory of this process: for tests, and for studies nobody keeps.
+"""Logs and inboxes in the memory of this process: for tests and for studies that are not stored.
 
-Knows rows and their order. Touches no disk; everything is gone with the object.
+Knows rows and their order. Touches no disk; the logs are lost with the object.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from paceline.core.codec import decode_step
-from paceline.store.rows import no_study, rows_of
+from paceline.store.rows import encode_rows, make_not_found_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Log:
-    """One study's rows, with the numbers apart so that a place is found by bisection."""
+    """The rows of one study; the numbers are a list of their own, to be searched by bisection."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -29,7 +29,7 @@ class _Log:
 
 
 class MemoryStore:
-    """Keeps steps as the bytes a file would hold, so that nobody can change them afterwards."""
+    """Keep steps as the bytes that a file would hold, so that later changes cannot reach them."""
 
     def __init__(self) -> None:
         self._logs: dict[str, _Log] = {}
@@ -42,7 +42,7 @@ class MemoryStore:
         """Do nothing: no other process can reach this memory."""
 
     def holder(self, study: str) -> str | None:
-        """Return None: whoever could ask is the holder."""
+        """Return None: only the process that writes can ask."""
         return None
 
     def append(self, study: str, steps: Sequence[Step]) -> None:
@@ -50,7 +50,7 @@ class MemoryStore:
         if not steps:
             return
         log = self._logs.get(study) or _Log()
-        rows = rows_of(study, log.following, steps)
+        rows = encode_rows(study, log.following, steps)
         log.numbers.extend(number for number, _ in rows)
         log.bodies.extend(body for _, body in rows)
         log.following = steps[-1].after
@@ -58,11 +58,11 @@ class MemoryStore:
 
     def read(self, study: str, after: int = -1) -> Iterator[Step]:
         """Yield the steps whose number is greater than `after`. Raises StudyNotFound."""
-        return self._steps(self._known(study), after)
+        return self._read_log(self._find(study), after)
 
     def post(self, study: str, command: Command) -> int:
         """Put a command into a study's inbox and return its number. Raises StudyNotFound."""
-        inbox = self._known(study).inbox
+        inbox = self._find(study).inbox
         inbox.append(command)
         return len(inbox)
 
@@ -72,18 +72,18 @@ class MemoryStore:
         return list(enumerate(log.inbox, start=1))[max(after, 0) :] if log else []
 
     def close(self) -> None:
-        """Do nothing: the logs live as long as the object."""
+        """Do nothing: the logs exist as long as the object."""
 
-    def _known(self, study: str) -> _Log:
+    def _find(self, study: str) -> _Log:
         try:
             return self._logs[study]
         except KeyError:
-            raise no_study(study, self.studies(), "this memory store") from None
+            raise make_not_found_error(study, self.studies(), "this memory store") from None
 
     @staticmethod
-    def _steps(log: _Log, after: int) -> Iterator[Step]:
-        place = bisect_right(log.numbers, after)
-        # By index, and not over a slice: a reader may go on while the log grows.
-        while place < len(log.bodies):
-            yield decode_step(log.bodies[place])
-            place += 1
+    def _read_log(log: _Log, after: int) -> Iterator[Step]:
+        index = bisect_right(log.numbers, after)
+        # By index instead of over a slice: the log may grow while it is read.
+        while index < len(log.bodies):
+            yield decode_step(log.bodies[index])
+            index += 1

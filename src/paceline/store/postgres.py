@@ -1,8 +1,8 @@
-"""A store's PostgreSQL database: how it is reached, locked and complained about.
+"""PostgreSQL as a store's database: connecting, locking and errors.
 
-Knows everything that is particular to PostgreSQL and its driver, and no table. Who writes a study
-holds its claim in the same session that writes: whoever has lost the one has lost the other, so a
-driver that was cut off can never append over the one that has taken its study up.
+Knows everything that is specific to PostgreSQL and its driver. Does not know the tables. A claim on
+a study belongs to the session that writes: both are lost together, so a driver that was cut off
+can never append after another driver has resumed its study.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from paceline.core.errors import StoreError, StudyRunning
-from paceline.store.rows import being_written
+from paceline.store.rows import make_running_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from psycopg import Connection as Session
 
-# How long a claim waits for another to be let go: a server takes a moment to see that a process is
-# gone, and whoever is alive holds its claim for longer than anybody waits.
+# How long a claim waits for another one to be released: a server takes a moment to notice that a
+# process has ended.
 CLAIM_MS = 500
-# Both ends find out within half a minute that the other is cut off, unless the address says
-# otherwise; the server then lets the claim go.
+# Unless the URL says otherwise, both ends notice a lost connection within half a minute; the server
+# then releases the claim.
 KEEPALIVE = {
     "keepalives_idle": "10",
     "keepalives_interval": "5",
@@ -38,26 +38,26 @@ KEEPALIVE = {
 }
 CONNECT_S = "10"
 
-_COMPLAINTS = {
+_EXPLANATIONS = {
     "42501": (
-        "lets this user not do that: grant it CREATE on the schema to make a store, and SELECT, "
-        "INSERT and UPDATE on the paceline tables, with their sequence, to use it."
+        "denies this user permission: grant CREATE on the schema to create a store, and SELECT, "
+        "INSERT and UPDATE on the paceline tables and their sequence to use it."
     ),
     "3F000": (
-        "has no schema of that name, or lets this user not into it: make it, grant USAGE on it, or "
-        "correct the search_path."
+        "has no schema of that name, or denies this user access to it: create it, grant USAGE on "
+        "it, or correct the search_path."
     ),
-    "25006": "is a copy that can only be read: give the address of the server it is copied from.",
+    "25006": "is a read-only replica: give the URL of the primary server.",
     "53100": "cannot grow because the server's disk is full: free some space and try again.",
-    "54000": "cannot hold a name as long as that: choose a shorter one.",
+    "54000": "cannot store such a long name: choose a shorter one.",
     "23505": (
         "already holds these entries from a second writer, although the study was claimed: connect "
-        "to the server itself and not to a pooler of transactions, and resume the study."
+        "to the server itself instead of a transaction pooler, and resume the study."
     ),
 }
 _KEY = "hashtextextended(current_schema() || '.' || :study, 0)"
 _LOCK = text(f"SELECT pg_advisory_lock({_KEY})")
-_MAKING = "hashtextextended(current_schema(), 1)"
+_TABLES_KEY = "hashtextextended(current_schema(), 1)"
 _HOLDER = text(
     "SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid) "
     "WHERE locktype = 'advisory' AND granted AND objsubid = 1 "
@@ -69,131 +69,132 @@ _NAME = "paceline, "
 
 
 class PostgresServer:
-    """One database on a server, by its address."""
+    """One database on a server, by its URL."""
 
     def __init__(self, url: str, name: str) -> None:
-        # What may be shown: the address without a password.
+        # For messages: the URL without a password.
         self.name = name
         try:
             address = make_url(url)
         except (ArgumentError, ValueError):
             raise StoreError(
-                f"{name} is no address: write postgresql://user@host:port/database."
+                f"{name} is not a valid URL: write postgresql://user@host:port/database."
             ) from None
-        given = {**KEEPALIVE, "connect_timeout": CONNECT_S, **address.query}
-        self._address: URL = address.set(drivername="postgresql+psycopg", query=given)
+        query = {**KEEPALIVE, "connect_timeout": CONNECT_S, **address.query}
+        self._url: URL = address.set(drivername="postgresql+psycopg", query=query)
 
-    def engine(self, *, create: bool, durable: bool) -> Engine:
-        """Return an engine for this database. Nothing is reached before its first use."""
+    def make_engine(self, *, create: bool, durable: bool) -> Engine:
+        """Return an engine for this database; its first use connects."""
         try:
-            engine = create_engine(self._address, hide_parameters=True)
+            engine = create_engine(self._url, hide_parameters=True)
         except ImportError:
             raise StoreError(
                 f"{self.name} needs psycopg: install it with pip install 'paceline[postgres]'."
             ) from None
 
-        def settle(session: Session[Any], _: object) -> None:
+        def configure(session: Session[Any], _: object) -> None:
             session.autocommit = True
-            # A server may be set up to promise more than `on`, which is not ours to take away.
+            # A server may be configured for more than `on`, which must not be weakened.
             if not durable:
                 session.execute("SET synchronous_commit = off")
             elif session.execute("SHOW synchronous_commit").fetchone() == ("off",):
                 session.execute("SET synchronous_commit = on")
             session.autocommit = False
 
-        event.listen(engine, "connect", settle)
+        event.listen(engine, "connect", configure)
         return engine
 
-    def writing(self, engine: Engine) -> Engine:
-        """Return the same engine: every transaction may write here."""
+    def make_writing_engine(self, engine: Engine) -> Engine:
+        """Return the same engine: every transaction may write."""
         return engine
 
     @contextmanager
-    def making(self, engine: Engine) -> Iterator[None]:
-        """Keep others waiting who would make or change the tables too."""
+    def lock_tables(self, engine: Engine) -> Iterator[None]:
+        """Exclude other processes that would create or upgrade the tables too."""
         with engine.begin() as connection:
-            connection.execute(text(f"SELECT pg_advisory_xact_lock({_MAKING})"))
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_TABLES_KEY})"))
             yield
 
-    def claims(self, engine: Engine) -> SessionClaims:
-        """Return an empty set of claims on this database's studies."""
+    def make_claims(self, engine: Engine) -> SessionClaims:
+        """Return an empty set of claims on studies in this database."""
         return SessionClaims(engine, self.name)
 
-    def refuse(self, tables: Sequence[str], create: bool) -> None:
-        """Raise StoreError where there is no store and none is to be made.
+    def check_new(self, tables: Sequence[str], create: bool) -> None:
+        """Raise StoreError unless a store may be created.
 
-        Tables of others are no hindrance: a database is often shared, and ours are named for us.
+        Tables of other programs do not matter: a database is often shared, and all of our tables
+        begin with `paceline_`.
         """
         if not create:
             raise StoreError(
-                f"{self.name} holds no store: check the address, or start a study there first."
+                f"{self.name} holds no store: check the URL, or start a study there first."
             )
 
-    def away(self, error: DBAPIError) -> bool:
-        """Return whether the server was lost, is not up, or is on its way up or down."""
-        return error.orig is not None and _lost(error.orig)
+    def is_unavailable(self, error: DBAPIError) -> bool:
+        """Return whether the connection was lost, or the server is down, starting or stopping."""
+        return error.orig is not None and _is_connection_error(error.orig)
 
-    def complaint(self, error: BaseException) -> str:
-        """Return what PostgreSQL's error means, as one sentence."""
+    def explain_error(self, error: BaseException) -> str:
+        """Return what an error of PostgreSQL means, as one sentence."""
         code = getattr(error, "sqlstate", None)
-        known = _COMPLAINTS.get(code or "")
+        known = _EXPLANATIONS.get(code or "")
         if known:
             return f"{self.name} {known}"
-        said = " ".join(str(error).split()).rstrip(".")
-        if _lost(error):
+        message = " ".join(str(error).split()).rstrip(".")
+        if _is_connection_error(error):
             return (
-                f"{self.name} cannot be reached ({said}): check the address, and that the server "
-                "is up and lets you in; what was appended is safe, and the study can be resumed."
+                f"{self.name} cannot be reached ({message}): check the URL, the server and your "
+                "access to it; all appended steps are safe, and the study can be resumed."
             )
-        return f"{self.name} cannot be used: {said}."
+        return f"{self.name} cannot be used: {message}."
 
 
 class SessionClaims:
-    """The claims of one store on a database: advisory locks of the session that writes."""
+    """The claims of one store on studies in a database: advisory locks of the writing session."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine = engine
         self._name = name
         self._studies: list[str] = []
         self._session: Connection | None = None
-        self.lives = 0
+        self.generation = 0
 
-    def take(self, study: str) -> None:
-        """Claim a study. Raises StudyRunning where somebody else holds it."""
-        self._lock(self._living(), study)
+    def acquire(self, study: str) -> None:
+        """Claim a study. Raises StudyRunning if another store holds the claim."""
+        self._lock(self._ensure_session(), study)
         self._studies.append(study)
 
-    def holder(self, study: str) -> str | None:
-        """Return who holds a study, whoever that is."""
+    def find_holder(self, study: str) -> str | None:
+        """Return the process that holds the claim on a study, this one included."""
         with self._engine.begin() as connection:
             found = connection.execute(_HOLDER, {"study": study}).scalar()
         return None if found is None else found.removeprefix(_NAME) or "another process"
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """Give a transaction of the session that holds the claims."""
-        session = self._living()
+    def begin_writing(self) -> Iterator[Connection]:
+        """Begin a transaction of the session that holds the claims."""
+        session = self._ensure_session()
         with session.begin():
             yield session
 
-    def reading(self) -> AbstractContextManager[Connection]:
-        """Give a transaction of the session that holds the claims, or of any if there are none."""
-        return self.writing() if self._studies else self._engine.begin()
+    def begin_reading(self) -> AbstractContextManager[Connection]:
+        """Begin a transaction of the session that holds the claims, or of any without claims."""
+        return self.begin_writing() if self._studies else self._engine.begin()
 
     def close(self) -> None:
-        """Give all of them up."""
+        """Release all claims."""
         self._studies.clear()
         session, self._session = self._session, None
         if session is None:
             return
-        # Said in so many words: a server may take its time to see that a session has ended. Where
-        # it is gone, so are the claims.
+        # Explicitly: a server may take its time to notice that a session has ended. If the
+        # connection is lost, so are the claims.
         with suppress(DBAPIError), session.begin():
             session.execute(text("SELECT pg_advisory_unlock_all()"))
         session.close()
 
-    def _living(self) -> Connection:
-        """Return the session; where it was lost, another one that has taken its claims again."""
+    def _ensure_session(self) -> Connection:
+        """Return the session; if it was lost, open another one and acquire the claims again."""
         if self._session is not None and not self._session.invalidated:
             return self._session
         if self._session is not None:
@@ -201,25 +202,25 @@ class SessionClaims:
             self._session = None
         session = self._engine.connect()
         try:
-            self._begin(session)
+            self._prepare(session)
         except BaseException:
             session.close()
             raise
         self._session = session
-        self.lives += 1
+        self.generation += 1
         return session
 
-    def _begin(self, session: Connection) -> None:
-        held = session.connection.driver_connection
-        assert held is not None
-        _open.add(held)
-        # Its end must be the session's end; a pool would keep both.
+    def _prepare(self, session: Connection) -> None:
+        connection = session.connection.driver_connection
+        assert connection is not None
+        _claiming_sessions.add(connection)
+        # Closing it must end the session on the server; a pool would keep both open.
         session.detach()
         with session.begin():
-            # Shown to whoever asks the server who is connected, and who wants a claim of ours.
-            who = f"{_NAME}process {os.getpid()} on {socket.gethostname()}"
-            settings = {"application_name": who}
-            # The server's names for the same.
+            # Shown in the server's list of sessions, and as the holder of these claims.
+            process = f"{_NAME}process {os.getpid()} on {socket.gethostname()}"
+            settings = {"application_name": process}
+            # The server's names for the same settings.
             settings |= {f"tcp_{name.removeprefix('tcp_')}": KEEPALIVE[name] for name in KEEPALIVE}
             for name, value in settings.items():
                 session.execute(_SET, {"name": name, "value": value})
@@ -229,7 +230,7 @@ class SessionClaims:
             except StudyRunning as running:
                 raise StudyRunning(
                     f"study {study!r} was taken over by {running.holder} while the connection to "
-                    f"{self._name} was lost: this driver has stopped, and its log is whole.",
+                    f"{self._name} was lost: this driver has stopped; the log is complete.",
                     running.holder,
                 ) from None
 
@@ -243,29 +244,29 @@ class SessionClaims:
         except DBAPIError as error:
             if not isinstance(error.orig, LockNotAvailable):
                 raise
-            holder = self.holder(study) or "another process"
-            raise being_written(study, self._name, holder) from None
+            holder = self.find_holder(study) or "another process"
+            raise make_running_error(study, self._name, holder) from None
 
 
-def _lost(error: BaseException) -> bool:
+def _is_connection_error(error: BaseException) -> bool:
     from psycopg import OperationalError
 
-    # Without a code: it was not the server who said so.
+    # An error without a code does not come from the server, but from the connection.
     return isinstance(error, OperationalError) and (error.sqlstate or "57P")[:3] == "57P"
 
 
-# Sessions that hold claims, as the driver knows them.
-_open: WeakSet[Session[Any]] = WeakSet()
+# Sessions that hold claims, as connections of the driver.
+_claiming_sessions: WeakSet[Session[Any]] = WeakSet()
 
 
-def _let_go() -> None:
-    # A forked child has the same open socket, and would keep the session alive after its parent's
-    # death. The number stays taken, so that no clean-up meets a file of somebody else.
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for session in _open:
+def _close_in_child() -> None:
+    # A forked child inherits the open sockets, and would keep the sessions open after its parent
+    # has ended. The descriptors stay in use, so that no clean-up closes an unrelated file.
+    null = os.open(os.devnull, os.O_RDWR)
+    for session in _claiming_sessions:
         if not session.closed:
-            os.dup2(nothing, session.fileno())
-    os.close(nothing)
+            os.dup2(null, session.fileno())
+    os.close(null)
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_close_in_child)

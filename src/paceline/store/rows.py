@@ -1,7 +1,7 @@
-"""A log as numbered rows: what is written for a step, and what may follow what.
+"""A log as numbered rows: how a step is encoded, and which number comes next.
 
-Knows that entries are numbered without a gap and that a row must be readable again. Does not know
-where rows are kept; every store uses these rules, so that all refuse the same.
+Knows that entries are numbered without gaps and that every row must be readable. Does not know
+where rows are kept. All stores use these rules, so all reject the same steps with the same errors.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ if TYPE_CHECKING:
 Row: TypeAlias = tuple[int, bytes]
 
 
-def rows_of(study: str, following: int, steps: Sequence[Step]) -> list[Row]:
+def encode_rows(study: str, following: int, steps: Sequence[Step]) -> list[Row]:
     """Return the rows for these steps, the first of which must have the number `following`.
 
-    Raises LogError where a number is not the next one, or where a step cannot be written.
+    Raises LogError if a number is not the next one, or if a step cannot be encoded.
     """
     rows = []
     for step in steps:
         if step.number != following:
             raise LogError(
-                f"study {study!r} goes on with entry {following}, and was given a step numbered "
-                f"{step.number}: append its steps in order, without a gap or an overlap."
+                f"step {step.number} does not follow the log of study {study!r}, whose next entry "
+                f"is {following}: append the steps in order, without gaps or overlaps."
             )
-        rows.append((following, _body(study, step)))
+        rows.append((following, _encode_body(study, step)))
         following = step.after
     return rows
 
 
-def _body(study: str, step: Step) -> bytes:
+def _encode_body(study: str, step: Step) -> bytes:
     try:
         body = encode_step(step)
-        # JSON has no infinity: a step with one can be written and never read. As nothing behind an
-        # unreadable step can be reached again, the price of reading it once now is worth paying.
+        # JSON has no infinity: a step with one can be encoded but never decoded. An unreadable step
+        # would make the rest of the log unreachable, so each one is decoded once before it is kept.
         decode_step(body)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError, PacelineError) as error:
         raise LogError(
-            f"step {step.number} of study {study!r} cannot be kept: {error}; "
+            f"step {step.number} of study {study!r} cannot be stored: {error}; "
             "use finite numbers, texts, lists and dicts."
         ) from error
     return body
 
 
-def no_study(study: str, known: Sequence[str], where: str) -> StudyNotFound:
-    """Return the error for a study that is not there, with what is."""
+def make_not_found_error(study: str, known: Sequence[str], where: str) -> StudyNotFound:
+    """Return the error for a missing study, with the studies that exist as a hint."""
     near = get_close_matches(study, known, n=1)
     if near:
         hint = f"did you mean {near[0]!r}?"
@@ -65,10 +65,10 @@ def no_study(study: str, known: Sequence[str], where: str) -> StudyNotFound:
     return StudyNotFound(f"there is no study {study!r} in {where}: {hint}")
 
 
-def being_written(study: str, where: str, holder: str) -> StudyRunning:
-    """Return the error for a study that somebody else writes."""
+def make_running_error(study: str, where: str, holder: str) -> StudyRunning:
+    """Return the error for a study that another process writes."""
     return StudyRunning(
         f"study {study!r} in {where} is being written by {holder}: "
-        "wait until that ends or stop it, or choose another name for a new study.",
+        "wait for it to end or stop it, or choose another name for a new study.",
         holder,
     )

@@ -1,10 +1,16 @@
-"""The tables of a store as they are today, and what is asked of them.
+"""The tables of a store, their queries, and the migrations between their versions.
 
-Knows columns and queries, in SQL that every database speaks. How older tables become these is the
-migrations'.
+Knows columns and queries, in SQL that SQLite and PostgreSQL share. Does not know how a database is
+reached or locked.
+
+A new store gets the tables below. A later version is added by one function at the end of
+`MIGRATIONS`, which changes the tables of the version before it into those below. Migrations only
+add, so the queries below read every version, and only a writer needs the newest one.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
@@ -16,18 +22,27 @@ from sqlalchemy import (
     Text,
     bindparam,
     func,
+    insert,
     select,
+    update,
 )
 
-# Steps a reader takes at a time.
-CHUNK = 1_000
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    Migration: TypeAlias = Callable[[Connection], None]
+
+# Steps that a reader fetches at a time.
+CHUNK_SIZE = 1_000
 
 TABLES = MetaData()
 VERSION = Table("paceline_store", TABLES, Column("version", Integer, nullable=False))
 STUDIES = Table(
     "paceline_studies",
     TABLES,
-    # Rising, so that the order of ids is the order of age.
+    # Ascending: the order of ids is the order of creation.
     Column("id", Integer, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
 )
@@ -46,27 +61,48 @@ INBOX = Table(
     Column("body", Text, nullable=False),
 )
 
-FIND = select(STUDIES.c.id).where(STUDIES.c.name == bindparam("name"))
-# Locks the row where the database has such locks, so that two posts get two numbers. The weaker
-# lock, because steps refer to the row: who posts and hangs must not keep the writer waiting.
-TAKE = FIND.with_for_update(key_share=True)
-NAMES = select(STUDIES.c.name).order_by(STUDIES.c.id)
-LAST = (
+FIND_STUDY = select(STUDIES.c.id).where(STUDIES.c.name == bindparam("name"))
+# Locks the row, in databases with row locks, so that two posts get two numbers. The weaker kind of
+# lock, because steps refer to the row: a client that hangs while posting must not block the writer.
+LOCK_STUDY = FIND_STUDY.with_for_update(key_share=True)
+LIST_STUDIES = select(STUDIES.c.name).order_by(STUDIES.c.id)
+LAST_STEP = (
     select(STEPS.c.body)
     .where(STEPS.c.study == bindparam("study"))
     .order_by(STEPS.c.number.desc())
     .limit(1)
 )
-SOME = (
+NEXT_STEPS = (
     select(STEPS.c.body)
     .where(STEPS.c.study == bindparam("study"), STEPS.c.number > bindparam("after"))
     .order_by(STEPS.c.number)
-    .limit(CHUNK)
+    .limit(CHUNK_SIZE)
 )
-NEWEST = select(func.max(INBOX.c.number)).where(INBOX.c.study == bindparam("study"))
-COMMANDS = (
+LAST_COMMAND = select(func.max(INBOX.c.number)).where(INBOX.c.study == bindparam("study"))
+NEXT_COMMANDS = (
     select(INBOX.c.number, INBOX.c.body)
     .join(STUDIES)
     .where(STUDIES.c.name == bindparam("name"), INBOX.c.number > bindparam("after"))
     .order_by(INBOX.c.number)
 )
+
+# The n-th function makes version n + 1 out of version n. A released one is never changed.
+MIGRATIONS: list[Migration] = []
+
+
+def newest_version() -> int:
+    """Return the version of the tables above."""
+    return len(MIGRATIONS) + 1
+
+
+def create_tables(connection: Connection) -> None:
+    """Create the tables of the newest version in a database without a store."""
+    TABLES.create_all(connection)
+    connection.execute(insert(VERSION), {"version": newest_version()})
+
+
+def upgrade_tables(connection: Connection, found: int) -> None:
+    """Change the tables of version `found` into those of the newest version."""
+    for migrate in MIGRATIONS[found - 1 :]:
+        migrate(connection)
+    connection.execute(update(VERSION), {"version": newest_version()})

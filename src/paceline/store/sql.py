@@ -1,8 +1,8 @@
-"""Logs and inboxes in a database, one row a step.
+"""Logs and inboxes in an SQL database, one row per step.
 
-Knows transactions, and how a log is found again when the database was away. What is particular to
-one database is in its own module, behind `Database`. Does not know what a step says: a row's body
-is its JSON.
+Knows transactions, and how to find the end of a log again after the database was unavailable. What
+is specific to one kind of database is in its own module, behind `Database`. Does not interpret
+steps: a row's body is JSON.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from sqlalchemy.exc import DBAPIError
 
 from paceline.core.codec import decode_command, decode_step, encode_command
 from paceline.core.errors import PacelineWarning, StoreError
-from paceline.store.migrations import bring_up, newest
-from paceline.store.rows import no_study, rows_of
+from paceline.store.rows import encode_rows, make_not_found_error
 from paceline.store.schema import (
-    CHUNK,
-    COMMANDS,
-    FIND,
+    CHUNK_SIZE,
+    FIND_STUDY,
     INBOX,
-    LAST,
-    NAMES,
-    NEWEST,
-    SOME,
+    LAST_COMMAND,
+    LAST_STEP,
+    LIST_STUDIES,
+    LOCK_STUDY,
+    NEXT_COMMANDS,
+    NEXT_STEPS,
     STEPS,
     STUDIES,
-    TAKE,
     VERSION,
+    create_tables,
+    newest_version,
+    upgrade_tables,
 )
 
 if TYPE_CHECKING:
@@ -47,81 +49,82 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Steps a lazy store gathers before it commits them.
-GROUP = 2_000
-# How long a database that was there may be away.
+# Steps that a lazy store commits together.
+GROUP_SIZE = 2_000
+# How long an operation waits for a database that became unavailable.
 PATIENCE_S = 60.0
-# When it is asked again: at once, as mostly a line is lost and not what it leads to; then later.
+# Pauses between retries: none at first, since mostly only the connection was lost; then longer.
 PAUSES_S, LONGEST_S = (0.0, 0.05, 0.1, 0.2, 0.4), 1.0
 
 
 class Claims(Protocol):
-    """The claims of one store: studies that nobody else may append to."""
+    """The claims of one store: each lets this store alone append to one study."""
 
-    # Counts how often they were lost and taken again; who wrote before may have been overtaken.
-    lives: int
+    # Counts how often the claims were lost and acquired again; another process may have written
+    # in between.
+    generation: int
 
-    def take(self, study: str) -> None:
-        """Claim a study. Raises StudyRunning where somebody else holds it."""
+    def acquire(self, study: str) -> None:
+        """Claim a study. Raises StudyRunning if another store holds the claim."""
         ...
 
-    def holder(self, study: str) -> str | None:
-        """Return who holds a study, whoever that is."""
+    def find_holder(self, study: str) -> str | None:
+        """Return the process that holds the claim on a study, this one included."""
         ...
 
-    def writing(self) -> AbstractContextManager[Connection]:
-        """Give a transaction that can only be committed while the claims hold."""
+    def begin_writing(self) -> AbstractContextManager[Connection]:
+        """Begin a transaction that can only be committed while the claims hold."""
         ...
 
-    def reading(self) -> AbstractContextManager[Connection]:
-        """Give a transaction that reads, and finds out on the way where the claims are lost."""
+    def begin_reading(self) -> AbstractContextManager[Connection]:
+        """Begin a transaction that reads, and notices if the claims are lost."""
         ...
 
     def close(self) -> None:
-        """Give all of them up."""
+        """Release all claims."""
         ...
 
 
 class Database(Protocol):
-    """What is particular to one kind of database."""
+    """What is specific to one kind of database."""
 
-    # What users call it: without a password.
+    # For messages: without a password.
     name: str
 
-    def engine(self, *, create: bool, durable: bool) -> Engine:
-        """Return an engine; nothing is opened or made before its first use.
+    def make_engine(self, *, create: bool, durable: bool) -> Engine:
+        """Return an engine; its first use opens, or creates, the database.
 
-        What it writes survives a killed process and, where it is `durable`, a power cut.
+        What it commits survives a killed process and, with `durable`, a power cut.
         """
         ...
 
-    def writing(self, engine: Engine) -> Engine:
+    def make_writing_engine(self, engine: Engine) -> Engine:
         """Return the same engine for transactions that write."""
         ...
 
-    def making(self, engine: Engine) -> AbstractContextManager[None]:
-        """Keep others waiting who would make or change the tables too."""
+    def lock_tables(self, engine: Engine) -> AbstractContextManager[None]:
+        """Exclude other processes that would create or upgrade the tables too."""
         ...
 
-    def claims(self, engine: Engine) -> Claims:
+    def make_claims(self, engine: Engine) -> Claims:
         """Return an empty set of claims."""
         ...
 
-    def refuse(self, tables: Sequence[str], create: bool) -> None:
-        """Raise StoreError where a database with these tables, and no store, cannot become one."""
+    def check_new(self, tables: Sequence[str], create: bool) -> None:
+        """Raise StoreError if a database that holds only these tables cannot become a store."""
         ...
 
-    def away(self, error: DBAPIError) -> bool:
-        """Return whether it may be back in a moment."""
+    def is_unavailable(self, error: DBAPIError) -> bool:
+        """Return whether a retry may succeed soon."""
         ...
 
-    def complaint(self, error: BaseException) -> str:
-        """Return what one of its errors means, as one sentence."""
+    def explain_error(self, error: BaseException) -> str:
+        """Return what an error of this database means, as one sentence."""
         ...
 
 
 class _End(NamedTuple):
-    """Where a log ends in the database."""
+    """The end of a log in the database."""
 
     # None: the study has no row yet.
     study: int | None
@@ -130,116 +133,117 @@ class _End(NamedTuple):
 
 
 class _Tail:
-    """The end of a log that this store writes: what comes next, and what is not committed yet."""
+    """The end of a log that this store writes: the next number, and rows not yet committed."""
 
-    def __init__(self, end: _End, life: int) -> None:
+    def __init__(self, end: _End, generation: int) -> None:
         self.study = end.study
         self.following = end.following
-        # The life of the claims in which this was read.
-        self.life = life
-        self.waiting: list[Row] = []
+        # The generation of the claims in which this was read.
+        self.generation = generation
+        self.pending: list[Row] = []
 
 
 class SqlStore:
-    """Keeps logs in a database. What `append` was given is durable when it returns.
+    """Keep logs in a database. When `append` returns, its steps are durable.
 
-    A study has one living writer: the first append claims it until `close` or the end of the
-    process. Readers and `post` need no claim and never stand in the writer's way. A `lazy` store
-    commits in groups of 2,000 steps and at `close`: when the process is killed, the log ends with
-    the last group, and a power cut may undo a few groups more. Simulated studies act on nothing, so
-    they lose nothing but time by it.
+    A study has one writer: the first append claims the study until `close` or the end of the
+    process. Readers and `post` need no claim and never block the writer. A `lazy` store commits in
+    groups of 2,000 steps and at `close`: if the process is killed, the log ends with the last
+    group, and a power cut may undo a few more groups. Simulated studies have no effects outside the
+    log, so they lose only time.
 
-    A database that goes away is waited for; where that takes too long, StoreError is raised, and
-    the log ends with the last step that was appended.
+    Operations wait for a database that becomes unavailable. If that takes too long, they raise
+    StoreError, and the log ends with the last appended step.
     """
 
     def __init__(self, database: Database, *, create: bool, lazy: bool = False) -> None:
         self._database = database
-        self._group = GROUP if lazy else 1
+        self._group = GROUP_SIZE if lazy else 1
         self._tails: dict[str, _Tail] = {}
         self._closed = False
-        self._reads = database.engine(create=create, durable=not lazy)
-        self._writes = database.writing(self._reads)
-        self._claims = database.claims(self._reads)
+        self._reads = database.make_engine(create=create, durable=not lazy)
+        self._writes = database.make_writing_engine(self._reads)
+        self._claims = database.make_claims(self._reads)
         self._claimed: set[str] = set()
         try:
-            self._version = self._try(lambda: self._opened(create), patience_s=0.0)
+            self._version = self._try(lambda: self._open(create), patience_s=0.0)
         except BaseException:
             self.close()
             raise
 
     def claim(self, study: str) -> None:
-        """Become this study's writer, now rather than at the first append.
+        """Become this study's writer now instead of at the first append.
 
-        Raises StudyRunning where another writer lives, in this process or any other. A store of an
-        older version is brought up to date.
+        Raises StudyRunning if the study has a writer, in this process or any other. Upgrades a
+        store of an older version.
         """
         if study in self._claimed:
             return self._need_open()
-        if self._version < newest():
-            self._version = self._try(self._brought_up)
-        self._try(lambda: self._claims.take(study))
+        if self._version < newest_version():
+            self._version = self._try(self._create_or_upgrade)
+        self._try(lambda: self._claims.acquire(study))
         self._claimed.add(study)
 
     def holder(self, study: str) -> str | None:
-        """Return who writes a study, such as `process 4711`; None where nobody does."""
-        return self._try(lambda: self._claims.holder(study))
+        """Return the process that writes a study, such as `process 4711`, or None."""
+        return self._try(lambda: self._claims.find_holder(study))
 
     def studies(self) -> Sequence[str]:
         """Return the names of all studies, oldest first."""
         self._commit()
-        return self._read(lambda connection: connection.execute(NAMES).scalars().all())
+        return self._read(lambda connection: connection.execute(LIST_STUDIES).scalars().all())
 
     def append(self, study: str, steps: Sequence[Step]) -> None:
         """Add steps to the end of a study's log: all or none, in one transaction.
 
-        Raises LogError at a gap or an overlap, StoreError where another writer lives or the
-        database fails; nothing is written then.
+        Raises LogError at a gap or an overlap, and StoreError if the study has another writer or
+        the database fails; nothing is written then.
         """
         if not steps:
             return
         self.claim(study)
-        tail = self._tails.get(study) or self._try(lambda: self._tail(study))
-        rows = rows_of(study, tail.following, steps)
-        tail.waiting += rows
+        tail = self._tails.get(study) or self._try(lambda: self._read_tail(study))
+        rows = encode_rows(study, tail.following, steps)
+        tail.pending += rows
         tail.following = steps[-1].after
         self._tails[study] = tail
-        if sum(len(each.waiting) for each in self._tails.values()) >= self._group:
+        if sum(len(each.pending) for each in self._tails.values()) >= self._group:
             self._commit()
 
     def read(self, study: str, after: int = -1) -> Iterator[Step]:
         """Yield the steps whose number is greater than `after`. Raises StudyNotFound."""
         self._commit()
-        return self._stream(self._read(lambda connection: self._known(connection, study)), after)
+        return self._stream(self._read(lambda connection: self._find(connection, study)), after)
 
     def post(self, study: str, command: Command) -> int:
         """Put a command into a study's inbox and return its number. Raises StudyNotFound."""
         self._commit()
         body = encode_command(command).decode()
 
-        def posted() -> int:
+        def insert_command() -> int:
             with self._writes.begin() as connection:
-                known = self._known(connection, study, TAKE)
-                number: int = (connection.execute(NEWEST, {"study": known}).scalar() or 0) + 1
-                connection.execute(insert(INBOX), {"study": known, "number": number, "body": body})
+                row = self._find(connection, study, LOCK_STUDY)
+                number: int = (connection.execute(LAST_COMMAND, {"study": row}).scalar() or 0) + 1
+                connection.execute(insert(INBOX), {"study": row, "number": number, "body": body})
             return number
 
-        # Once: nobody knows whether a post whose answer was lost has arrived, and two are too many.
-        return self._try(posted, patience_s=0.0)
+        # Without retries: a command whose confirmation was lost may have arrived, and must not
+        # arrive twice.
+        return self._try(insert_command, patience_s=0.0)
 
     def inbox(self, study: str, after: int = 0) -> Sequence[tuple[int, Command]]:
         """Return the commands numbered above `after`, oldest first."""
 
-        def found() -> Sequence[tuple[int, Command]]:
-            # Who drives a study looks here all the time, and so learns early of a lost claim.
-            with self._claims.reading() as connection:
-                rows = connection.execute(COMMANDS, {"name": study, "after": after}).all()
+        def select_commands() -> Sequence[tuple[int, Command]]:
+            # A driver polls its inbox all the time, and so notices a lost claim early.
+            with self._claims.begin_reading() as connection:
+                rows = connection.execute(NEXT_COMMANDS, {"name": study, "after": after}).all()
             return [(number, decode_command(body)) for number, body in rows]
 
-        return self._try(found)
+        return self._try(select_commands)
 
     def close(self) -> None:
-        """Commit what waits, give the claims up and let the database go."""
+        """Commit pending rows, release the claims and close all connections."""
         try:
             if not self._closed:
                 self._commit()
@@ -248,146 +252,158 @@ class SqlStore:
             self._claims.close()
             self._reads.dispose()
 
-    def _opened(self, create: bool) -> int:
-        """Return the version of this store; make the tables of an empty one."""
+    def _open(self, create: bool) -> int:
+        """Return the version of this store; create the tables of a new one."""
         with self._reads.begin() as connection:
-            found = self._found(connection, create)
-        return found or self._brought_up()
+            found = self._read_version(connection, create)
+        return self._create_or_upgrade() if found is None else found
 
-    def _brought_up(self) -> int:
-        with self._database.making(self._reads), self._writes.begin() as connection:
-            # Asked again: somebody else may just have done it.
-            found = self._found(connection, True)
-            if found < newest():
-                bring_up(connection, found)
-        return newest()
+    def _create_or_upgrade(self) -> int:
+        with self._database.lock_tables(self._reads), self._writes.begin() as connection:
+            # Read again: another process may have created or upgraded the tables meanwhile.
+            found = self._read_version(connection, create=True)
+            if found is None:
+                create_tables(connection)
+            elif found < newest_version():
+                upgrade_tables(connection, found)
+        return newest_version()
 
-    def _found(self, connection: Connection, create: bool) -> int:
-        """Return the version of the tables, 0 for none; refuse what is not a store we can read."""
+    def _read_version(self, connection: Connection, create: bool) -> int | None:
+        """Return the version of the tables, None without tables.
+
+        Raises StoreError if the database is not a store that can be read, or made.
+        """
         tables = inspect(connection).get_table_names()
         if VERSION.name not in tables:
-            self._database.refuse(tables, create)
-            return 0
+            self._database.check_new(tables, create)
+            return None
         found: int = connection.execute(select(VERSION.c.version)).scalar_one()
-        if found > newest():
+        if found > newest_version():
             raise StoreError(
                 f"{self._database.name} is a store of version {found}, and this Paceline reads "
-                f"versions up to {newest()}: upgrade Paceline to open it."
+                f"versions up to {newest_version()}: upgrade Paceline to open it."
             )
         return found
 
-    def _tail(self, study: str) -> _Tail:
-        with self._claims.reading() as connection:
-            end = _end(connection, study)
-        return _Tail(end, self._claims.lives)
+    def _read_tail(self, study: str) -> _Tail:
+        with self._claims.begin_reading() as connection:
+            end = _read_end(connection, study)
+        return _Tail(end, self._claims.generation)
 
     def _commit(self) -> None:
-        """Write everything that waits, in one transaction."""
-        waiting = {name: tail for name, tail in self._tails.items() if tail.waiting}
-        if not waiting:
+        """Write all pending rows in one transaction."""
+        tails = {name: tail for name, tail in self._tails.items() if tail.pending}
+        if not tails:
             return
         try:
-            self._try(lambda: self._write(waiting))
+            self._try(lambda: self._write(tails))
         except BaseException:
-            # Whether it was committed is not known here; the next append asks the database.
+            # Whether the transaction was committed is unknown; the next append asks the database.
             self._tails.clear()
             raise
-        for tail in waiting.values():
-            tail.waiting.clear()
+        for tail in tails.values():
+            tail.pending.clear()
 
-    def _write(self, waiting: dict[str, _Tail]) -> None:
-        with self._claims.writing() as connection:
-            for name, tail in waiting.items():
-                if tail.life != self._claims.lives:
-                    self._find_again(connection, name, tail)
+    def _write(self, tails: dict[str, _Tail]) -> None:
+        with self._claims.begin_writing() as connection:
+            for name, tail in tails.items():
+                if tail.generation != self._claims.generation:
+                    self._find_end_again(connection, name, tail)
                 if tail.study is None:
                     connection.execute(insert(STUDIES), {"name": name})
-                    tail.study = connection.execute(FIND, {"name": name}).scalar_one()
-                if tail.waiting:
-                    _insert(connection, tail)
+                    tail.study = connection.execute(FIND_STUDY, {"name": name}).scalar_one()
+                if tail.pending:
+                    _insert_steps(connection, tail)
 
-    def _find_again(self, connection: Connection, name: str, tail: _Tail) -> None:
-        """Compare the log with what we know of it, after its claim was lost and taken again."""
-        end = _end(connection, name)
-        number, _ = tail.waiting[0] if tail.waiting else (tail.following, b"")
-        if tail.waiting and (end.following, end.body) == (tail.following, _text(tail.waiting[-1])):
-            # The connection was lost between the commit and the word that it was done.
-            tail.waiting.clear()
+    def _find_end_again(self, connection: Connection, name: str, tail: _Tail) -> None:
+        """Compare the log with its known end, after the claim was lost and acquired again."""
+        end = _read_end(connection, name)
+        number, _ = tail.pending[0] if tail.pending else (tail.following, b"")
+        if tail.pending and (end.following, end.body) == (tail.following, _text(tail.pending[-1])):
+            # The connection was lost between the commit and its confirmation.
+            tail.pending.clear()
         elif end.following != number:
             raise StoreError(
                 f"study {name!r} in {self._database.name} was written by another driver while the "
-                "connection was lost: this one has stopped; look at it with `paceline show`."
+                "connection was lost: this driver has stopped; inspect the study with "
+                "`paceline show`."
             )
-        tail.study, tail.life = end.study, self._claims.lives
+        tail.study, tail.generation = end.study, self._claims.generation
 
     def _stream(self, study: int, after: int) -> Iterator[Step]:
-        # Chunk by chunk, each its own transaction: a reader that pauses between two steps holds
-        # nothing open, and a log of any length needs the memory of one chunk.
+        # One transaction per chunk: a reader that pauses between two steps holds nothing open, and
+        # a log of any length needs the memory of one chunk.
         while True:
-            bodies = self._read(partial(_bodies, study=study, after=after))
+            bodies = self._read(partial(_read_bodies, study=study, after=after))
             for body in bodies:
                 step = decode_step(body)
                 yield step
-            if len(bodies) < CHUNK:
+            if len(bodies) < CHUNK_SIZE:
                 return
             after = step.number
 
-    def _known(self, connection: Connection, study: str, query: Select[int] = FIND) -> int:
+    def _find(self, connection: Connection, study: str, query: Select[int] = FIND_STUDY) -> int:
         found = connection.execute(query, {"name": study}).scalar()
         if found is None:
-            names = connection.execute(NAMES).scalars().all()
-            raise no_study(study, names, self._database.name)
+            names = connection.execute(LIST_STUDIES).scalars().all()
+            raise make_not_found_error(study, names, self._database.name)
         return found
 
-    def _read(self, work: Callable[[Connection], T]) -> T:
-        def done() -> T:
+    def _read(self, query: Callable[[Connection], T]) -> T:
+        def run_query() -> T:
             with self._reads.begin() as connection:
-                return work(connection)
+                return query(connection)
 
-        return self._try(done)
+        return self._try(run_query)
 
-    def _try(self, work: Callable[[], T], patience_s: float | None = None) -> T:
-        """Do something with the database, again where it was away; complain in our words."""
+    def _try(self, operation: Callable[[], T], patience_s: float | None = None) -> T:
+        """Run an operation, with retries while the database is unavailable.
+
+        Raises StoreError instead of the database's own errors.
+        """
         self._need_open()
-        until = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
-        told = False
+        deadline = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
+        warned = False
         for pause in chain(PAUSES_S, repeat(LONGEST_S)):
             try:
-                return work()
+                return operation()
             except DBAPIError as error:
-                if not self._database.away(error) or time.monotonic() >= until:
-                    raise StoreError(self._database.complaint(error.orig or error)) from error
+                if not self._database.is_unavailable(error) or time.monotonic() >= deadline:
+                    raise StoreError(self._database.explain_error(error.orig or error)) from error
             except UnicodeEncodeError as error:
                 # Bodies are valid JSON; only a name can hold half a character.
                 raise StoreError(
                     f"the study name {error.object!r} is not text: choose another name."
                 ) from error
-            if pause == LONGEST_S and not told:
-                told = True
-                word = f"is away: waiting for it, for {PATIENCE_S:g} s at most."
-                warnings.warn(f"{self._database.name} {word}", PacelineWarning, stacklevel=2)
+            if pause == LONGEST_S and not warned:
+                warned = True
+                warnings.warn(
+                    f"{self._database.name} is unavailable: retrying for up to {PATIENCE_S:g} s.",
+                    PacelineWarning,
+                    stacklevel=2,
+                )
             time.sleep(pause)
-        raise AssertionError("the pauses never end")
+        raise AssertionError("unreachable: the retries do not end")
 
     def _need_open(self) -> None:
         if self._closed:
             raise StoreError(f"the store {self._database.name} is closed: open it again to use it.")
 
 
-def _end(connection: Connection, study: str) -> _End:
-    known = connection.execute(FIND, {"name": study}).scalar()
-    body = connection.execute(LAST, {"study": known}).scalar()
-    return _End(known, decode_step(body).after if body is not None else 0, body)
+def _read_end(connection: Connection, study: str) -> _End:
+    row = connection.execute(FIND_STUDY, {"name": study}).scalar()
+    body = connection.execute(LAST_STEP, {"study": row}).scalar()
+    return _End(row, decode_step(body).after if body is not None else 0, body)
 
 
-def _bodies(connection: Connection, study: int, after: int) -> Sequence[str]:
-    return connection.execute(SOME, {"study": study, "after": after}).scalars().all()
+def _read_bodies(connection: Connection, study: int, after: int) -> Sequence[str]:
+    return connection.execute(NEXT_STEPS, {"study": study, "after": after}).scalars().all()
 
 
-def _insert(connection: Connection, tail: _Tail) -> None:
+def _insert_steps(connection: Connection, tail: _Tail) -> None:
     connection.execute(
         insert(STEPS),
-        [{"study": tail.study, "number": row[0], "body": _text(row)} for row in tail.waiting],
+        [{"study": tail.study, "number": row[0], "body": _text(row)} for row in tail.pending],
     )
 
 

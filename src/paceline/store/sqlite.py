@@ -1,6 +1,6 @@
-"""A store's SQLite file: how it is opened, locked and complained about.
+"""SQLite as a store's database: opening, locking and errors.
 
-Knows everything that is particular to SQLite, and no table.
+Knows everything that is specific to SQLite. Does not know the tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
 from paceline.core.errors import StoreError, StudyRunning
-from paceline.store.rows import being_written
+from paceline.store.rows import make_running_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,25 +25,26 @@ if TYPE_CHECKING:
     from sqlalchemy.exc import DBAPIError
 
 
-class Held(Exception):
-    """Somebody else holds the claim; `holder` is the process, as far as it can be told."""
+class LockHeld(Exception):
+    """Another lock on the file is held; `holder` is its process, as far as known."""
 
     def __init__(self, holder: str) -> None:
         super().__init__(holder)
         self.holder = holder
 
 
-class Claim:
-    """A lock on a file, held from construction to `close`, or to the end of the process.
+class FileLock:
+    """A lock on a file, held from construction to `close` or to the end of the process.
 
-    Where another claim on the same file lives, in this process or another, it is awaited, or Held
-    is raised. Raises OSError where the file cannot be made.
+    If another lock on the same file is held, in this process or another, the constructor waits for
+    it or raises LockHeld. Raises OSError if the file cannot be created.
     """
 
     def __init__(self, path: Path, *, wait: bool = False) -> None:
         self._path = path
-        self._descriptor = _locked(path, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _held.add(self._descriptor)
+        mode = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+        self._descriptor = _lock_file(path, mode)
+        _locked_files.add(self._descriptor)
         try:
             os.ftruncate(self._descriptor, 0)
             os.write(self._descriptor, str(os.getpid()).encode())
@@ -52,65 +53,63 @@ class Claim:
             raise
 
     def close(self) -> None:
-        """Let go, and leave no file behind."""
-        _held.discard(self._descriptor)
-        # Unlinked while it is still locked: whoever opens the name from now on makes a new file.
+        """Release the lock and delete its file."""
+        _locked_files.discard(self._descriptor)
+        # Unlinked while it is still locked: the next process that opens the name makes a new file.
         with suppress(FileNotFoundError):
             self._path.unlink()
         os.close(self._descriptor)
 
 
-def _locked(path: Path, how: int) -> int:
+def _lock_file(path: Path, mode: int) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, how)
-            if _is_at(descriptor, path):
+            fcntl.flock(descriptor, mode)
+            if _has_path(descriptor, path):
                 return descriptor
         except BlockingIOError:
             holder = os.read(descriptor, 20).decode(errors="replace")
             os.close(descriptor)
-            raise Held(f"process {holder}" if holder else "another process") from None
+            raise LockHeld(f"process {holder}" if holder else "another process") from None
         except BaseException:
             os.close(descriptor)
             raise
-        # Its last holder unlinked it between our opening and our locking: a lock on a file that
-        # no longer has a name excludes nobody.
+        # The last holder unlinked the file between our open and our flock: a lock on a file without
+        # a name excludes no other process.
         os.close(descriptor)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def _has_path(descriptor: int, path: Path) -> bool:
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False
 
 
-_held: set[int] = set()
+_locked_files: set[int] = set()
 
 
-def _let_go() -> None:
-    # A forked child has the same open file, and would keep the lock alive after its parent's death.
-    for descriptor in _held:
+def _close_in_child() -> None:
+    # A forked child inherits the open files, and would keep the locks after its parent has ended.
+    for descriptor in _locked_files:
         os.close(descriptor)
-    _held.clear()
+    _locked_files.clear()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
-# How long a transaction waits for another process's. Each takes milliseconds, so whoever waits
-# longer waits for a process that hangs.
+# How long a transaction waits for another process. Each takes milliseconds, so a longer wait means
+# that the other process hangs.
 PATIENCE_S = 60
 
-_COMPLAINTS = {
+_EXPLANATIONS = {
     sqlite3.SQLITE_NOTADB: (
         "is not an SQLite database: give the path of a store, or of a file that does not exist yet."
     ),
-    sqlite3.SQLITE_CANTOPEN: (
-        "cannot be opened: check that you may write to the file and to its folder."
-    ),
+    sqlite3.SQLITE_CANTOPEN: ("cannot be opened: check that the file and its folder are writable."),
     sqlite3.SQLITE_READONLY: (
-        "cannot be written: check that you may write to the file and to its folder."
+        "cannot be written: check that the file and its folder are writable."
     ),
     sqlite3.SQLITE_BUSY: (
         f"was locked by another process for {PATIENCE_S} s: end that process and try again."
@@ -121,25 +120,25 @@ _COMPLAINTS = {
     ),
     sqlite3.SQLITE_CONSTRAINT: (
         "already holds these entries from a second writer, although the study was claimed: "
-        "leave its .lock files alone, and resume the study."
+        "do not delete its .lock files, and resume the study."
     ),
 }
 
 
 class SqliteFile:
-    """One file, by its real path, so that all who name it differently meet at the same locks."""
+    """One file, by its real path, so that all spellings of the path share the same locks."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self._path = path.resolve()
 
-    def engine(self, *, create: bool, durable: bool) -> Engine:
-        """Return an engine for this file. Nothing is opened or made before its first use.
+    def make_engine(self, *, create: bool, durable: bool) -> Engine:
+        """Return an engine for this file; its first use opens, or creates, the file.
 
-        Transactions of `durable` ones are on the disk when they end; others may be undone by a
-        power cut, but by no killed process.
+        A `durable` transaction is on the disk when it ends; another may be undone by a power cut,
+        but not by a killed process.
         """
-        self._look(create)
+        self._check_path(create)
         uri = f"{self._path.as_uri()}?mode={'rwc' if create else 'rw'}"
         level = "FULL" if durable else "NORMAL"
 
@@ -154,76 +153,76 @@ class SqliteFile:
                 raise
             return connection
 
-        # The address is for messages and for the choice of a pool; `connect` knows the file.
+        # The URL is for messages and for the choice of a pool; `connect` opens the file.
         address = URL.create("sqlite", database=str(self._path))
         engine = create_engine(address, creator=connect)
-        # The driver begins no transaction by itself here (isolation_level=None): it would begin
-        # one only at the first write, and what was read before could be stale by then.
+        # With isolation_level=None the driver begins no transaction by itself: it would begin one
+        # only at the first write, and what was read before could be stale by then.
         event.listen(engine, "begin", _begin)
         return engine
 
     @contextmanager
-    def making(self, engine: Engine) -> Iterator[None]:
-        """Prepare an empty file for a store's tables, and keep others who would do so waiting."""
-        # Two that change the mode at once fail instead of waiting, however patient they are.
+    def lock_tables(self, engine: Engine) -> Iterator[None]:
+        """Exclude other processes that would create the tables, and prepare the file for them."""
+        # Two processes that change the journal mode at once fail instead of waiting.
         with closing(self._lock(self._path.with_name(f"{self._path.name}.lock"), wait=True)):
             try:
                 # On the bare connection, because the mode cannot change inside a transaction.
                 with closing(engine.raw_connection()) as connection:
                     connection.cursor().execute("PRAGMA journal_mode=WAL")
             except sqlite3.Error as error:
-                raise StoreError(self.complaint(error)) from error
+                raise StoreError(self.explain_error(error)) from error
             yield
 
-    def claim(self, study: str) -> Claim:
-        """Take the right to append to this study, or say who has it."""
-        # A name may be longer than a file's may be, or hold a slash.
+    def lock_study(self, study: str) -> FileLock:
+        """Return a lock on a study. Raises StudyRunning if another process holds it."""
+        # A study's name may be too long for a file name, or contain a slash.
         code = sha256(study.encode(errors="surrogatepass")).hexdigest()[:16]
         path = self._path.with_name(f"{self._path.name}.{code}.lock")
         try:
             return self._lock(path)
-        except Held as held:
-            raise being_written(study, self.name, held.holder) from None
+        except LockHeld as held:
+            raise make_running_error(study, self.name, held.holder) from None
 
-    def claims(self, engine: Engine) -> FileClaims:
-        """Return an empty set of claims on this file's studies."""
+    def make_claims(self, engine: Engine) -> FileClaims:
+        """Return an empty set of claims on studies in this file."""
         return FileClaims(self, engine)
 
-    def writing(self, engine: Engine) -> Engine:
-        """Return the same engine for transactions that hold the write lock from their begin."""
+    def make_writing_engine(self, engine: Engine) -> Engine:
+        """Return the same engine for transactions that take the write lock when they begin."""
         return engine.execution_options(writing=True)
 
-    def refuse(self, tables: Sequence[str], create: bool) -> None:
-        """Raise StoreError where a file with these tables, and no store, cannot become one."""
+    def check_new(self, tables: Sequence[str], create: bool) -> None:
+        """Raise StoreError if a file that holds only these tables cannot become a store."""
         if tables:
             raise StoreError(
-                f"{self.name} is a database of something else, with a table {tables[0]!r}: "
+                f"{self.name} is a database of another program, with a table {tables[0]!r}: "
                 "give the path of a store, or of a file that does not exist yet."
             )
         if not create:
             raise StoreError(f"{self.name} is empty: check the path, or start a study there first.")
 
-    def away(self, error: DBAPIError) -> bool:
-        """Return False: a file is there or it is not; where it is locked, SQLite itself waits."""
+    def is_unavailable(self, error: DBAPIError) -> bool:
+        """Return False: retries do not bring a file back, and SQLite itself waits for locks."""
         return False
 
-    def complaint(self, error: BaseException) -> str:
-        """Return what SQLite's error means, as one sentence."""
+    def explain_error(self, error: BaseException) -> str:
+        """Return what an error of SQLite means, as one sentence."""
         code = getattr(error, "sqlite_errorcode", None)
-        # The low byte is the kind, the rest tells sub-kinds apart.
-        known = _COMPLAINTS.get(code & 0xFF) if code is not None else None
+        # The low byte is the kind of error, the rest a sub-kind.
+        known = _EXPLANATIONS.get(code & 0xFF) if code is not None else None
         return f"{self.name} {known}" if known else f"{self.name} cannot be used: {error}."
 
-    def _lock(self, path: Path, *, wait: bool = False) -> Claim:
+    def _lock(self, path: Path, *, wait: bool = False) -> FileLock:
         try:
-            return Claim(path, wait=wait)
+            return FileLock(path, wait=wait)
         except OSError as error:
             raise StoreError(
                 f"{self.name} cannot be locked ({error.strerror}: {path}): "
-                "check that you may write to that folder."
+                "check that the folder is writable."
             ) from error
 
-    def _look(self, create: bool) -> None:
+    def _check_path(self, create: bool) -> None:
         path, folder = self._path, self._path.parent
         if os.path.isdir(path):
             raise StoreError(
@@ -236,52 +235,52 @@ class SqliteFile:
             )
         if not os.path.isdir(folder):
             raise StoreError(
-                f"{self.name} cannot be made because {folder} is not a directory: "
-                "make that directory first, or choose another path."
+                f"{self.name} cannot be created because {folder} is not a directory: "
+                "create the directory first, or choose another path."
             )
 
 
 class FileClaims:
-    """The claims of one store on a file, each a lock on a file beside it."""
+    """The claims of one store on studies in a file; each is a lock on a file next to it."""
 
-    # A lock on an open file is never lost.
-    lives = 0
+    # A lock on an open file cannot be lost.
+    generation = 0
 
     def __init__(self, file: SqliteFile, engine: Engine) -> None:
         self._file = file
         self._reads = engine
-        self._writes = file.writing(engine)
-        self._held: list[Claim] = []
+        self._writes = file.make_writing_engine(engine)
+        self._locks: list[FileLock] = []
 
-    def take(self, study: str) -> None:
-        """Claim a study. Raises StudyRunning where somebody else holds it."""
-        self._held.append(self._file.claim(study))
+    def acquire(self, study: str) -> None:
+        """Claim a study. Raises StudyRunning if another store holds the claim."""
+        self._locks.append(self._file.lock_study(study))
 
-    def holder(self, study: str) -> str | None:
-        """Return who holds a study, whoever that is."""
+    def find_holder(self, study: str) -> str | None:
+        """Return the process that holds the claim on a study, this one included."""
         try:
-            self._file.claim(study).close()
+            self._file.lock_study(study).close()
         except StudyRunning as running:
             return running.holder
         return None
 
-    def writing(self) -> AbstractContextManager[Connection]:
-        """Give a transaction that writes."""
+    def begin_writing(self) -> AbstractContextManager[Connection]:
+        """Begin a transaction that writes."""
         return self._writes.begin()
 
-    def reading(self) -> AbstractContextManager[Connection]:
-        """Give a transaction that reads."""
+    def begin_reading(self) -> AbstractContextManager[Connection]:
+        """Begin a transaction that reads."""
         return self._reads.begin()
 
     def close(self) -> None:
-        """Give all of them up."""
-        for claim in self._held:
-            claim.close()
-        self._held.clear()
+        """Release all claims."""
+        for lock in self._locks:
+            lock.close()
+        self._locks.clear()
 
 
 def _begin(connection: Connection) -> None:
     # A transaction that began as a reader cannot always become a writer; one that will write
-    # therefore takes its turn at the begin, where waiting is safe.
+    # therefore takes the lock when it begins, where waiting is safe.
     writes = connection.get_execution_options().get("writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

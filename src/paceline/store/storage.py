@@ -1,11 +1,11 @@
-"""Where checkpoints are kept, by name: a folder, of this machine or shared, or object storage.
+"""Storage of checkpoints by name: a folder, local or shared; object storage is opened here too.
 
-Knows how to make a name appear whole or not at all. Does not know what a checkpoint holds, whose it
-is, or who wants it: names and digests are in the study's log.
+Knows how to make a name appear complete or not at all. Does not know what a checkpoint contains or
+which trial needs it: names and digests are in the study's log.
 
-An engine is given a `Storage` and needs no more: a worker writes its checkpoint to a file of its
-own, whoever is beside it calls `put(name, file)` and says Saved when that returns; who starts
-elsewhere calls `get(name, file)` and checks the digest as it reads. A Drop is a `delete`.
+An engine is given a `Storage`: a worker writes its checkpoint to a local file, the engine calls
+`put(name, file)` and logs Saved when that returns; a worker on another node calls
+`get(name, file)` and checks the digest as it reads. A Drop is a `delete`.
 """
 
 from __future__ import annotations
@@ -19,38 +19,40 @@ from uuid import uuid4
 
 from paceline.core.errors import CheckpointError, SpecError
 from paceline.core.ports import Stored
-from paceline.worker.atomic_file import appearing
+from paceline.worker.atomic_file import write_atomically
 
 if TYPE_CHECKING:
     from paceline.core.ports import Storage
 
 
 def open_storage(url: str) -> Storage:
-    """Return the storage at this address: a path, or `s3://bucket/prefix` and the like."""
+    """Return the storage at a URL: a path, `s3://bucket/prefix`, or another URL of fsspec."""
     scheme, separator, rest = url.partition("://")
     if not separator:
-        return Folder(Path(url))
+        return FolderStorage(Path(url))
     if scheme == "file":
-        return Folder(Path(rest))
+        return FolderStorage(Path(rest))
     try:
-        from paceline.store.object_storage import Bucket  # only for those who have installed it
+        from paceline.store.object_storage import (
+            ObjectStorage,  # fsspec is optional
+        )
     except ImportError:
         raise SpecError(
             f"{url} needs fsspec, which is not installed: pip install 'paceline[s3]' for S3."
         ) from None
-    return Bucket(url)
+    return ObjectStorage(url)
 
 
-def try_out(storage: Storage) -> None:
-    """Raise CheckpointError where nothing can be kept: before any training, not after."""
-    name = f"trial-of-{uuid4().hex}"
+def check_storage(storage: Storage) -> None:
+    """Raise CheckpointError if the storage cannot be written, before any training starts."""
+    name = f"check-{uuid4().hex}"
     with tempfile.NamedTemporaryFile() as file:
         storage.put(name, file.name)
     storage.delete(name)
 
 
-class Folder:
-    """A folder, made when the first checkpoint is put into it."""
+class FolderStorage:
+    """A folder, created when the first checkpoint is written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -90,7 +92,7 @@ class Folder:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with open(source, "rb") as one, appearing(target) as part, open(part, "wb") as other:
+    with open(source, "rb") as one, write_atomically(target) as part, open(part, "wb") as other:
         shutil.copyfileobj(one, other, 2**20)
         other.flush()
         os.fsync(other.fileno())

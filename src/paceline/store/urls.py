@@ -1,6 +1,7 @@
-"""Addresses of stores: which store a URL or a path means.
+"""URLs of stores: parse them, open the store, and find the files that belong to it.
 
-Knows the spellings and no store's inside. The only place that imports the database.
+Knows the spellings of URLs. Does not know how a store works inside. The only importer of the
+database modules.
 """
 
 from __future__ import annotations
@@ -23,69 +24,71 @@ _SUFFIXES = (".db", ".sqlite")
 
 
 def open_store(url: str, *, create: bool, lazy: bool = False) -> Store:
-    """Return the store at this address.
+    """Open the store at a URL.
 
-    That is `memory:`, `sqlite:///runs.db`, a path like `runs.db`, or `postgresql://user@host/db`.
-    With `create`, a file that does not exist is made, and tables where there are none; without, it
-    is an error and stays as it is. `lazy` is for simulated studies: what is appended is kept in
-    groups, up to the last whole one.
+    The URL is `memory:`, `sqlite:///runs.db`, a path like `runs.db`, or
+    `postgresql://user@host/db`. With `create`, a missing file or missing tables are created;
+    without, they are an error and nothing is changed. `lazy` is for simulated studies: appended
+    steps are committed in groups.
     """
     if url == _MEMORY:
         return MemoryStore()
-    path = path_of(url)
+    path = find_store_file(url)
     # Imported here, because SQLAlchemy takes longer to import than most commands run.
     from paceline.store.sql import SqlStore
 
     if path is None:
         from paceline.store.postgres import PostgresServer
 
-        return SqlStore(PostgresServer(url, shown(url)), create=create, lazy=lazy)
+        return SqlStore(PostgresServer(url, hide_password(url)), create=create, lazy=lazy)
     from paceline.store.sqlite import SqliteFile
 
     return SqlStore(SqliteFile(path), create=create, lazy=lazy)
 
 
-def shown(url: str) -> str:
-    """Return an address as it may be shown: without its password.
+def hide_password(url: str) -> str:
+    """Return a URL without its passwords, for messages.
 
-    >>> shown("postgresql://me:secret@host/db?sslpassword=secret"), shown("runs.db")
+    >>> hide_password("postgresql://me:secret@host/db?sslpassword=secret"), hide_password("runs.db")
     ('postgresql://me:***@host/db?sslpassword=***', 'runs.db')
     """
-    # To the last @, because a password that should have been escaped may hold one.
+    # Up to the last @, because an unescaped password may contain one.
     hidden = re.sub(r"(://[^/@:]*):.*@", r"\1:***@", url)
     return re.sub(r"([?&]\w*password=)[^&]*", r"\1***", hidden)
 
 
-def path_of(url: str) -> Path | None:
-    """Return the file of the store at this address; None: it is in memory or on a server."""
-    return None if url == _MEMORY or url.startswith(_POSTGRES) else _path(url)
+def find_store_file(url: str) -> Path | None:
+    """Return the file of the store at a URL, or None if it is in memory or on a server."""
+    return None if url == _MEMORY or url.startswith(_POSTGRES) else _parse_path(url)
 
 
-def folder_of(url: str, study: str) -> Path | None:
-    """Return the folder for a study's checkpoints and output; None: the store is in memory.
+def find_study_folder(url: str, study: str) -> Path | None:
+    """Return the folder for a study's checkpoints and output, or None for a store in memory.
 
-    It is beside the store's file, or in the user's home where the store is on a server: found from
-    any folder, and from any machine that shares the home.
+    It is next to the store's file or, for a store on a server, in the user's home: found from any
+    working directory, and from any machine that shares the home.
     """
     if url == _MEMORY:
         return None
-    path = path_of(url)
+    path = find_store_file(url)
     if path is not None:
-        return path.with_suffix(".files") / safe_name(study)
-    return Path.home() / ".paceline" / safe_name(_where(url)) / safe_name(study)
+        return path.with_suffix(".files") / make_folder_name(study)
+    return (
+        Path.home() / ".paceline" / make_folder_name(_name_database(url)) / make_folder_name(study)
+    )
 
 
-def safe_name(name: str) -> str:
-    """Return a name, such as a study's, as a folder may have it."""
-    # It may hold anything; the digest tells apart what looks alike once it is made safe.
+def make_folder_name(name: str) -> str:
+    """Return a valid folder name for any name, such as a study's."""
+    # The digest keeps names apart that become equal when their special characters are replaced.
     safe = re.sub(r"[^\w.-]+", "-", name).strip(".-")[:80]
     return f"{safe}-{blake2b(name.encode(), digest_size=4).hexdigest()}"
 
 
-def _where(url: str) -> str:
-    """Return the server and the database of an address: who connects, and how, is no part of it.
+def _name_database(url: str) -> str:
+    """Return the server and the database of a URL, without the user and the connection options.
 
-    >>> _where("postgresql://me:secret@host:5433/db?sslmode=require")
+    >>> _name_database("postgresql://me:secret@host:5433/db?sslmode=require")
     'host:5433/db'
     """
     where, _, query = url.removeprefix(_POSTGRES).partition("?")
@@ -93,7 +96,7 @@ def _where(url: str) -> str:
     return "&".join([where.rpartition("@")[2], *parts])
 
 
-def _path(url: str) -> Path:
+def _parse_path(url: str) -> Path:
     scheme, separator, _ = url.partition("://")
     path = url.removeprefix(_SQLITE)
     if path != url and path not in ("", ":memory:"):
@@ -102,7 +105,7 @@ def _path(url: str) -> Path:
         return Path(path)
     found = f"the scheme {scheme!r}" if separator and scheme != "sqlite" else repr(url)
     raise StoreError(
-        f"{found} names no store: give a path that ends in .db or .sqlite, "
+        f"{found} is not a store URL: give a path that ends in .db or .sqlite, "
         "sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user@host/database, "
         "or memory:."
     )

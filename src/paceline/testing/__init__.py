@@ -1,8 +1,12 @@
-"""Contract kits and probes: shipped, so that whoever plugs in can test what they plug in."""
+"""Contract kits: tests to inherit for your own policies, generators, allocators, engines, stores.
+
+Public are the classes `…Contract` and their helpers in `simulations`. `engine_driver`,
+`random_parts` and `snapshots` serve the kits and Paceline's own tests.
+"""
 
 import pytest
 
-# Failing clauses then show what they compared, like tests of one's own.
+# So that failing clauses show the compared values, as in a test file.
 pytest.register_assert_rewrite(
     *(
         f"paceline.testing.{kit}"

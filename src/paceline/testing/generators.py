@@ -1,9 +1,9 @@
-"""The contract of generators: what every Generator must keep, as tests to inherit.
+"""The contracts of generators, as tests to inherit.
 
-Knows the port and the domains a space can have. Subclass the kit whose promises yours makes, give
-`make`, and run pytest: `GeneratorLaws` for any, `GeneratorContract` for one that is a function of
-its number, `SpaceGeneratorContract` for one that fills a space, `SeededGeneratorContract` for one
-that draws by lot, `SamplerContract` for one that learns, and so is asked beside the loop.
+Knows the port and the domains of a space. Subclass the kit that fits, set `make`, and run pytest:
+`BaseGeneratorContract` for any generator, `GeneratorContract` for a pure one, whose config depends
+only on its number, `SpaceGeneratorContract` for one that fills a space, `SeededGeneratorContract`
+for one that draws at random, `SamplerContract` for one that learns from results.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from paceline.core.space import (
 from paceline.core.values import Budget, Config, Status, Value
 from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.machine.machine import Machine
-from paceline.plan.settings import canonical
-from paceline.testing.random_parts import ProbePolicy
+from paceline.plan.settings import canonicalize
+from paceline.testing.random_parts import RandomPolicy
 from paceline.testing.simulations import (
-    Adding,
-    Rehearsal,
-    brains_for,
-    spec_for,
-    table,
-    unlike_replay,
+    AddingWorkload,
+    SimulatedStudy,
+    find_replay_difference,
+    make_parts,
+    make_spec,
+    make_table,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from paceline.core.ports import Generator
     from paceline.core.views import StudyView
 
-# Configs looked at. More than a Sobol block, fewer than a large grid.
+# The number of configs checked: more than a Sobol block, fewer than a large grid.
 MANY = 100
 
 # Every kind of domain, plain, inside a schedule, and inside lists and dicts.
@@ -76,220 +76,226 @@ CONDITIONAL: Config = {
 }
 
 
-class GeneratorLaws:
-    """What the machine relies on, however configs are found."""
+class BaseGeneratorContract:
+    """The clauses that the machine relies on."""
 
     make: Callable[..., Generator]
-    # In a study of the kit: more than a sampler draws before it learns.
+    # Trials of the kit's studies: more than a sampler's startup trials.
     trials = 24
 
     def generator(self) -> Generator:
-        """Return the generator that the clauses ask."""
+        """Return the generator under test."""
         return self.make()
 
     def test_every_config_can_be_written_to_a_log(self) -> None:
-        for config in _configs(self.generator()):
-            settled = canonical(config)
+        for config in _list_configs(self.generator()):
+            settled = canonicalize(config)
             assert settled, "a config is empty: a trial needs at least one value"
-            assert canonical(settled) == settled
+            assert canonicalize(settled) == settled
 
-    def test_who_says_no_more_says_so_for_ever(self) -> None:
+    def test_a_generator_that_ended_stays_ended(self) -> None:
         generator = self.generator()
-        study = _opened(generator)
-        count = len(list(_configs(generator, study)))
+        study = _open_study(generator)
+        count = len(list(_list_configs(generator, study)))
         if count < MANY:
             later = [generator.propose(number, study) for number in range(count, count + 20)]
-            assert later == [None] * 20, f"after {count} configs there were no more, and then some"
+            assert later == [None] * 20, f"it ended after {count} configs, and then gave more"
 
-    def test_failed_trials_do_not_hold_it_up(self) -> None:
+    def test_failed_trials_do_not_stall_the_study(self) -> None:
         study = self.study(self.generator()).run()
         assert study.state.end is not None, "the study stalls"
         assert study.state.end.cause is EndCause.QUIET, study.state.end.why
-        assert study.state.trials, "no trial was ever opened"
+        assert study.state.trials, "no trial was opened"
         for trial in study.state.trials:
             assert trial.status in (Status.FAILED, Status.FINISHED), f"{trial.id} is left over"
 
     def test_a_study_with_it_replays(self) -> None:
         steps = self.study(self.generator()).run().steps
-        difference = unlike_replay(steps, self.study(self.generator()).brains)
+        difference = find_replay_difference(steps, self.study(self.generator()).parts)
         assert not difference, difference
 
-    def study(self, generator: Generator) -> Rehearsal:
-        """Return a study in which every other attempt or so fails, for good."""
-        trace = table([[0.0]], epochs=4)
-        spec = spec_for(trace, retries=0, budget=Budget(trials=self.trials))
+    def study(self, generator: Generator) -> SimulatedStudy:
+        """Return a study in which about half of the attempts fail, without retries."""
+        trace = make_table([[0.0]], epochs=4)
+        spec = make_spec(trace, retries=0, budget=Budget(trials=self.trials))
         cluster = Cluster(slots=3, proposal_s=0.3, faults=Faults(mean_life_s=6.0))
-        return Rehearsal(spec, brains_for(trace, generator=generator), Adding(), cluster)
+        return SimulatedStudy(
+            spec, make_parts(trace, generator=generator), AddingWorkload(), cluster
+        )
 
 
-class GeneratorContract(GeneratorLaws):
-    """What every pure Generator must satisfy. Subclass it, give `make`, run pytest."""
+class GeneratorContract(BaseGeneratorContract):
+    """The contract of every pure Generator. Subclass it, set `make`, run pytest."""
 
-    def test_the_same_number_is_the_same_config(self) -> None:
+    def test_the_same_number_gives_the_same_config(self) -> None:
         generator = self.generator()
-        study = _opened(generator)
-        first = list(_configs(generator, study))
+        study = _open_study(generator)
+        first = list(_list_configs(generator, study))
         for number in reversed(range(len(first))):
             again = generator.propose(number, study)
-            assert again == first[number], f"config {number} is another one when asked for again"
+            assert again == first[number], f"config {number} differs when it is requested again"
 
-    def test_a_fresh_one_proposes_the_same_in_any_order(self) -> None:
-        first = list(_configs(self.generator()))
+    def test_a_fresh_generator_proposes_the_same_in_any_order(self) -> None:
+        first = list(_list_configs(self.generator()))
         other = self.generator()
-        study = _opened(other)
+        study = _open_study(other)
         for number in sorted(range(len(first)), key=lambda n: (n % 3, -n)):
             assert other.propose(number, study) == first[number], f"config {number} differs"
 
-    def test_what_becomes_of_trials_does_not_change_its_configs(self) -> None:
+    def test_results_of_trials_do_not_change_its_configs(self) -> None:
         trials = self.study(self.generator()).run().state.trials
         assert any(trial.status is Status.FAILED for trial in trials)
-        expected = _configs(self.generator(), _opened(self.generator()))
+        expected = _list_configs(self.generator(), _open_study(self.generator()))
         for trial, config in zip(trials, expected, strict=False):
-            assert trial.config == canonical(config), f"trial {trial.id} is not config {trial.id}"
+            assert trial.config == canonicalize(config), (
+                f"trial {trial.id} has not config {trial.id}"
+            )
 
 
-class SpaceGeneratorLaws(GeneratorLaws):
-    """What any Generator that fills a space must satisfy: `make` takes the space."""
+class BaseSpaceGeneratorContract(BaseGeneratorContract):
+    """The clauses for any Generator that fills a space; `make` takes the space."""
 
     def generator(self) -> Generator:
         return self.make(EVERY_KIND)
 
     def test_it_stays_inside_every_kind_of_domain(self) -> None:
-        for config in _configs(self.make(EVERY_KIND)):
-            _inside(EVERY_KIND, config)
+        for config in _list_configs(self.make(EVERY_KIND)):
+            _assert_inside(EVERY_KIND, config)
 
     def test_domains_inside_schedules_and_lists_are_filled(self) -> None:
-        for config in _configs(self.make(NESTED)):
-            _inside(NESTED, config)
-            canonical(config)
+        for config in _list_configs(self.make(NESTED)):
+            _assert_inside(NESTED, config)
+            canonicalize(config)
 
-    def test_domains_inside_options_are_filled_where_those_are_chosen(self) -> None:
-        configs = list(_configs(self.make(CONDITIONAL)))
+    def test_domains_inside_options_are_filled_when_the_option_is_chosen(self) -> None:
+        configs = list(_list_configs(self.make(CONDITIONAL)))
         read = [Space(CONDITIONAL).read(config) for config in configs]
-        assert {values["optimizer"] for values in read} == {0, 1, 2}, "an option never comes"
+        assert {values["optimizer"] for values in read} == {0, 1, 2}, "an option never occurs"
         warm = [each["warm"] for config in configs if "warm" in (each := config["optimizer"])]
-        assert any(value is None for value in warm), "an option's option never comes"
-        assert any(value is not None for value in warm), "an option's option never comes"
+        assert any(value is None for value in warm), "an option's option never occurs"
+        assert any(value is not None for value in warm), "an option's option never occurs"
 
     def test_it_works_without_a_free_dimension(self) -> None:
         fixed: Config = {"lr": 0.1, "net": {"widths": [1, 2]}}
-        configs = list(_configs(self.make(fixed)))
-        assert configs, "a space without a free dimension still has its one config"
+        configs = list(_list_configs(self.make(fixed)))
+        assert configs, "a space without free dimensions has one config"
         assert all(config == fixed for config in configs)
 
     def test_it_works_with_one_free_dimension(self) -> None:
         for name, domain in EVERY_KIND.items():
             space = {name: domain}
-            configs = list(_configs(self.make(space)))
+            configs = list(_list_configs(self.make(space)))
             assert configs, f"{space} has no configs"
             for config in configs:
-                _inside(space, config)
+                _assert_inside(space, config)
 
-    def test_one_dimension_does_not_follow_another(self) -> None:
+    def test_dimensions_vary_independently(self) -> None:
         space = {"a": choice([0, 1, 2]), "b": choice([0, 1, 2])}
-        pairs = {(config["a"], config["b"]) for config in _configs(self.make(space))}
-        assert len(pairs) == 9, f"of the nine pairs of two choices only {len(pairs)} come"
+        pairs = {(config["a"], config["b"]) for config in _list_configs(self.make(space))}
+        assert len(pairs) == 9, f"only {len(pairs)} of the nine pairs of two choices occur"
 
 
-class SpaceGeneratorContract(SpaceGeneratorLaws, GeneratorContract):
-    """What every pure Generator that fills a space must satisfy: `make` takes the space."""
+class SpaceGeneratorContract(BaseSpaceGeneratorContract, GeneratorContract):
+    """The contract of every pure Generator that fills a space; `make` takes the space."""
 
 
-class SeededGeneratorLaws(SpaceGeneratorLaws):
-    """What any Generator that draws from a space by lot must satisfy."""
+class BaseSeededGeneratorContract(BaseSpaceGeneratorContract):
+    """The clauses for any Generator that draws from a space at random."""
 
     def test_different_seeds_give_different_configs(self) -> None:
         drawn = []
         for seed in range(3):
             generator = self.make(EVERY_KIND)
-            drawn.append(list(_configs(generator, _opened(generator, seed))))
+            drawn.append(list(_list_configs(generator, _open_study(generator, seed))))
         assert drawn[0] != drawn[1] != drawn[2] != drawn[0], "the study's seed changes nothing"
 
     def test_a_seed_gives_many_different_configs(self) -> None:
-        drawn = [repr(config) for config in _configs(self.make({"x": uniform(0.0, 1.0)}))]
-        assert len(set(drawn)) == MANY, f"{MANY - len(set(drawn))} of {MANY} configs come again"
+        drawn = [repr(config) for config in _list_configs(self.make({"x": uniform(0.0, 1.0)}))]
+        assert len(set(drawn)) == MANY, f"{MANY - len(set(drawn))} of {MANY} configs are repeated"
 
 
-class SeededGeneratorContract(SeededGeneratorLaws, SpaceGeneratorContract):
-    """What every pure Generator that draws by lot must satisfy."""
+class SeededGeneratorContract(BaseSeededGeneratorContract, SpaceGeneratorContract):
+    """The contract of every pure Generator that draws at random."""
 
 
-class SamplerContract(SeededGeneratorLaws):
-    """What every Generator that learns from the log, and is not pure, must satisfy.
+class SamplerContract(BaseSeededGeneratorContract):
+    """The contract of every Generator that learns from the log and is not pure.
 
-    A proposal is a function of the log up to the question for it, the study's seed and its number.
+    A proposal is a function of the log up to its request, the study's seed and its number.
     """
 
     def test_the_same_log_gives_the_same_proposals(self) -> None:
-        one, two = self.learned(), self.learned()
-        assert one.steps == two.steps, "two studies that are told the same get other proposals"
+        one, two = self.run_learning_study(), self.run_learning_study()
+        assert one.steps == two.steps, "two equal studies get different proposals"
 
-    def test_a_study_that_was_cut_gets_the_same_proposals(self) -> None:
-        whole = self.learned().steps
+    def test_a_resumed_study_gets_the_same_proposals(self) -> None:
+        whole = self.run_learning_study().steps
         for share in (0.2, 0.55, 0.9):
             log = whole[: int(share * len(whole))]
-            again = self.learning().resume(log).steps
+            again = self.make_learning_study().resume(log).steps
             assert again == whole, (
-                f"cut after {len(log)} of {len(whole)} steps it goes on otherwise"
+                f"resumed after {len(log)} of {len(whole)} steps, it makes other proposals"
             )
 
-    def test_what_comes_in_while_it_thinks_changes_nothing(self) -> None:
-        whole = self.learned().steps
+    def test_events_after_the_request_do_not_change_the_proposal(self) -> None:
+        whole = self.run_learning_study().steps
         answers = [at for at, step in enumerate(whole) if isinstance(step.event, Proposed)]
         for at in answers[3 :: len(answers) // 3]:
             event = whole[at].event
             assert isinstance(event, Proposed)
-            late = self.learning()
+            late = self.make_learning_study()
             for step in whole[:at]:
                 late.machine.fold(step)
-            config = late.brains.generator.propose(event.number, late.state)
-            assert config == event.config, f"asked late, proposal {event.number} is another one"
+            config = late.parts.generator.propose(event.number, late.state)
+            assert config == event.config, f"computed late, proposal {event.number} differs"
 
-    def learned(self) -> Rehearsal:
-        """Return the study after its end."""
-        return self.learning().run()
+    def run_learning_study(self) -> SimulatedStudy:
+        """Return the finished study."""
+        return self.make_learning_study().run()
 
-    def learning(self) -> Rehearsal:
-        """Return a study of trials that fail, wait and are stopped, where thinking takes time."""
-        trace = table([[0.0]], epochs=9)
-        spec = spec_for(trace, retries=0, seed=4, budget=Budget(trials=self.trials))
+    def make_learning_study(self) -> SimulatedStudy:
+        """Return a study of trials that fail, pause and stop, with slow proposals."""
+        trace = make_table([[0.0]], epochs=9)
+        spec = make_spec(trace, retries=0, seed=4, budget=Budget(trials=self.trials))
         cluster = Cluster(slots=3, proposal_s=1.3, faults=Faults(mean_life_s=20.0))
-        brains = brains_for(trace, ProbePolicy(seed=1), generator=self.generator())
-        return Rehearsal(spec, brains, Adding(), cluster)
+        parts = make_parts(trace, RandomPolicy(seed=1), generator=self.generator())
+        return SimulatedStudy(spec, parts, AddingWorkload(), cluster)
 
 
-def _opened(generator: Generator, seed: int = 0) -> StudyView:
+def _open_study(generator: Generator, seed: int = 0) -> StudyView:
     """Return a study that has just been opened with this generator."""
-    trace = table([[0.0]])
-    machine = Machine(brains_for(trace, generator=generator))
-    machine.handle(Opened(at=0.0, spec=spec_for(trace, seed=seed)))
+    trace = make_table([[0.0]])
+    machine = Machine(make_parts(trace, generator=generator))
+    machine.handle(Opened(at=0.0, spec=make_spec(trace, seed=seed)))
     return machine.state
 
 
-def _configs(generator: Generator, study: StudyView | None = None) -> Iterator[Config]:
-    """Yield the first configs, up to the last or a hundred."""
-    view = _opened(generator) if study is None else study
+def _list_configs(generator: Generator, study: StudyView | None = None) -> Iterator[Config]:
+    """Yield the first configs, at most a hundred."""
+    view = _open_study(generator) if study is None else study
     proposed = (generator.propose(number, view) for number in range(MANY))
     return takewhile(lambda config: config is not None, proposed)  # type: ignore[arg-type]
 
 
-def _inside(space: Config, config: Config) -> None:
-    """Fail unless the config is the space with a value of each domain in its place."""
+def _assert_inside(space: Config, config: Config) -> None:
+    """Fail unless the config is the space with each domain replaced by one of its values."""
     dimensions = Space(space).dimensions
-    values = [_at(config, dimension.path) for dimension in dimensions]
-    assert Space(space).config(values) == config, f"{config} has not the shape of {space}"
+    values = [_get_at(config, dimension.path) for dimension in dimensions]
+    assert Space(space).config(values) == config, f"{config} does not have the shape of {space}"
     for dimension, value in zip(dimensions, values, strict=True):
-        assert _belongs(dimension, value), f"{dimension.name}={value!r} is outside of {dimension}"
+        assert _is_in_domain(dimension, value), (
+            f"{dimension.name}={value!r} is outside of {dimension}"
+        )
 
 
-def _at(config: Config, path: tuple[str | int, ...]) -> Value:
+def _get_at(config: Config, path: tuple[str | int, ...]) -> Value:
     place: Value = config
     for step in path:
         place = place[step]
     return place
 
 
-def _belongs(dimension: Dimension, value: Value) -> bool:
+def _is_in_domain(dimension: Dimension, value: Value) -> bool:
     kind, arguments = dimension.kind, dimension.arguments
     if kind in ("choice", "grid"):
         return any(type(value) is type(option) and value == option for option in arguments)

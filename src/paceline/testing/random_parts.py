@@ -1,7 +1,7 @@
-"""Probes: brains that do everything a brain may do, at random but always the same.
+"""Random parts: a policy, an allocator and a generator that use the whole port, at random.
 
-For tests of whatever surrounds them. Their answers depend on a seed and on what they are shown, so
-a study with probes replays like any other. They keep no memory.
+For tests of the machine and the engines. Their answers depend only on a seed and on the study's
+state, so a study with them replays like any other. They keep no memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.decisions import AskForecast, Close, Cut, End, EndCause, Go, Pause, Stop, WakeAt
-from paceline.core.ports import Fork, Pick, sees_nothing
+from paceline.core.ports import Fork, Pick, see_nothing
 from paceline.core.rng import stream
 from paceline.core.values import Status, TrialId
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from paceline.core.views import StudyView, TrialView
 
 
-class ProbePolicy:
-    """Goes, pauses, cuts, stops, forks, asks and wakes as a hash says."""
+class RandomPolicy:
+    """Returns every kind of verdict, chosen by a hash."""
 
-    see = staticmethod(sees_nothing)
+    see = staticmethod(see_nothing)
 
     def __init__(self, *, seed: int = 0, forks: list[dict[str, Any]] | None = None) -> None:
         self._seed = seed
-        # Changes that a fork may make; none: it never forks.
+        # Changes that forks choose from; without any, it never forks.
         self._forks: list[Config] = [dict(changes) for changes in forks or ()]
 
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
@@ -64,7 +64,7 @@ class ProbePolicy:
     def next(self, study: StudyView) -> Pick | None:
         rng = stream(self._seed, "next", len(study.trials), study.running, _instant(study))
         ready = list(study.ready)
-        waiting = [t for t in study.trials if t.status is Status.WAITING]
+        waiting = [t for t in study.trials if t.status is Status.PAUSED]
         draw = rng.random()
         if study.new and (draw < 0.4 or not (ready or waiting)):
             return Pick(None, 1 + int(3 * rng.random()), "the probe wants a new one")
@@ -92,8 +92,8 @@ class ProbePolicy:
         )
 
 
-class EndingPolicy(ProbePolicy):
-    """A probe that ends the study itself after so many reports, and closes it before that."""
+class EndingPolicy(RandomPolicy):
+    """A random policy that closes the study after half of `reports`, and ends it after all."""
 
     def __init__(self, *, seed: int = 0, reports: int = 10) -> None:
         super().__init__(seed=seed)
@@ -108,10 +108,10 @@ class EndingPolicy(ProbePolicy):
         return super().judge(trial, study)
 
 
-class ProbeAllocator:
-    """Gives any width from 1/pack to span, and changes its mind now and then."""
+class RandomAllocator:
+    """Gives random widths from 1/pack to span, and now and then resizes running trials."""
 
-    see = staticmethod(sees_nothing)
+    see = staticmethod(see_nothing)
 
     def __init__(self, *, seed: int = 0) -> None:
         self._seed = seed
@@ -133,11 +133,11 @@ class ProbeAllocator:
         return max(float(choice + 1) if choice < span else 1.0 / (choice - span + 2), demand.least)
 
 
-class AskedGenerator:
-    """A queue that is not pure: its configs are asked for and given, like a sampler's."""
+class DeferredGenerator:
+    """A list of configs that is not pure: configs are requested and answered, like a sampler's."""
 
     pure = False
-    see = staticmethod(sees_nothing)
+    see = staticmethod(see_nothing)
 
     def __init__(self, *, configs: list[dict[str, Any]]) -> None:
         self._configs: list[Config] = [dict(config) for config in configs]

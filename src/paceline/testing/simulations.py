@@ -1,7 +1,7 @@
-"""Small studies to test parts in: tables written by hand, and training that is arithmetic.
+"""Small simulated studies for tests: tables of losses, and training that is plain arithmetic.
 
-Knows how to put a table, brains and virtual slots together and run them through the real machine,
-loop and simulator. Knows no part: what is tested with it is given by whoever tests.
+Knows how to run a table and parts on virtual slots through the real machine, loop and simulator.
+Does not know the parts under test: the caller passes them.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from msgspec.structs import replace
 
 from paceline.allocation.fixed import Fixed
 from paceline.core.decisions import Launch
-from paceline.core.events import ChangeSlots, Command, Ended, Opened, Reported, Submitted
+from paceline.core.events import LOGIC, ChangeSlots, Command, Ended, Opened, Reported, Submitted
 from paceline.core.ports import Crash, Outcome
 from paceline.core.rng import stream
 from paceline.core.values import Config, Mode, Part, StudySpec
 from paceline.curves.last_value import Last
-from paceline.engines.advisor import advice_by
-from paceline.engines.loop import run
+from paceline.engines.advisor import StudyAdvisor
+from paceline.engines.loop import run, step
 from paceline.engines.sim.cluster import Cluster, Faults
 from paceline.engines.sim.engine import SimEngine
-from paceline.engines.sim.traces import Header, Run, Trace
+from paceline.engines.sim.traces import Trace, TraceHeader, TraceRun
 from paceline.generators.queued import Queued
-from paceline.machine.invariants import complaints
-from paceline.machine.machine import Brains, Machine
+from paceline.machine.decider import Parts
+from paceline.machine.invariants import find_violations
+from paceline.machine.machine import Machine
 from paceline.machine.replay import replay
-from paceline.machine.requirements import Asked
-from paceline.plan.settings import canonical, key
+from paceline.machine.requirements import NeedsFunction
+from paceline.plan.settings import canonicalize, config_key
 from paceline.policies.fifo import Fifo
 
 if TYPE_CHECKING:
@@ -47,14 +48,15 @@ if TYPE_CHECKING:
         Policy,
         Workload,
     )
+    from paceline.core.views import EngineView
 
 T = TypeVar("T")
 
-# A study of a kit ends within a few thousand steps; one that does not will never end.
-MOST_STEPS = 20_000
+# A study of a kit ends within a few thousand steps; a longer one will never end.
+MAX_STEPS = 20_000
 
 
-def table(
+def make_table(
     curves: Sequence[Sequence[float]],
     *,
     seconds: float | Sequence[float] = 1.0,
@@ -62,14 +64,16 @@ def table(
     epochs: int | None = None,
     mode: Mode = "min",
 ) -> Trace:
-    """Return a trace with these values, one run a curve."""
+    """Return a trace with one run for each curve."""
     longest = epochs or max(map(len, curves))
-    header = Header(paceline_trace=1, name="table", metric="loss", mode=mode, max_epochs=longest)
+    header = TraceHeader(
+        paceline_trace=1, name="table", metric="loss", mode=mode, max_epochs=longest
+    )
     paces = [seconds] * len(curves) if isinstance(seconds, float | int) else seconds
     runs = [
-        Run(
+        TraceRun(
             number,
-            canonical(configs[number] if configs else {"run": number}),
+            canonicalize(configs[number] if configs else {"run": number}),
             array("d", curve),
             array("d", [paces[number]] * len(curve)),
         )
@@ -78,10 +82,10 @@ def table(
     return Trace(header, runs)
 
 
-def falling(count: int, epochs: int) -> list[list[float]]:
-    """Return losses that fall at different speeds to different ends, and cross on the way.
+def make_falling_curves(count: int, epochs: int) -> list[list[float]]:
+    """Return losses that fall at different speeds to different ends, with crossing curves.
 
-    Those that come first are neither better nor worse: with some other seeds they are, by chance.
+    With this seed, early curves are neither better nor worse than late ones.
     """
     curves = []
     for number in range(count):
@@ -93,10 +97,10 @@ def falling(count: int, epochs: int) -> list[list[float]]:
     return curves
 
 
-def spec_for(trace: Trace, **changes: Any) -> StudySpec:  # noqa: ANN401
+def make_spec(trace: Trace, **changes: Any) -> StudySpec:  # noqa: ANN401
     """Return the spec of a study on a trace."""
     header = trace.header
-    told: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "name": "played",
         "metric": header.metric,
         "mode": header.mode,
@@ -104,48 +108,48 @@ def spec_for(trace: Trace, **changes: Any) -> StudySpec:  # noqa: ANN401
         "policy": Part("given"),
         "generator": Part("queued"),
     }
-    return StudySpec(**{**told, **changes})
+    return StudySpec(**{**defaults, **changes})
 
 
-def brains_for(
+def make_parts(
     trace: Trace,
     policy: Policy | None = None,
     allocator: Allocator | None = None,
     generator: Generator | None = None,
     needs: Needs | None = None,
-) -> Brains:
-    """Return brains for a study on a trace: the plainest, where none is given."""
+) -> Parts:
+    """Return parts for a study on a trace; missing ones are the simplest of their kind."""
     queue = Queued(configs=[run.config for run in trace.runs])
-    asked = None if needs is None else Asked(needs)
-    return Brains(policy or Fifo(), generator or queue, allocator or Fixed(), needs=asked)
+    asked = None if needs is None else NeedsFunction(needs)
+    return Parts(policy or Fifo(), generator or queue, allocator or Fixed(), needs=asked)
 
 
-class Scene(Struct, frozen=True):
-    """What happens around a study while it runs."""
+class Scenario(Struct, frozen=True):
+    """The conditions under which a study runs: cluster, options, commands."""
 
-    # Completes "where …".
+    # Completes the sentence "where …".
     name: str
     cluster: Cluster
-    # What its spec says besides; with `fit`, whoever makes the brains says what trials need.
+    # Other fields of its spec; with `fit`, the parts must define what trials need.
     spec: dict[str, Any] = {}
-    # After so many steps somebody sends this command.
+    # By number of steps, the command that is sent after them.
     commands: dict[int, Command] = {}
 
 
-CALM = Scene("all is calm", Cluster(slots=3))
-SCENES = (
+CALM = Scenario("all is calm", Cluster(slots=3))
+SCENARIOS = (
     CALM,
-    Scene(
+    Scenario(
         "everything takes its time",
         Cluster(slots=2, setup_s=0.3, save_s=0.2, restore_s=0.1, forecast_s=0.7, save_every_s=2.0),
     ),
-    Scene(
+    Scenario(
         "attempts fail",
         Cluster(slots=3, save_every_s=2.0, faults=Faults(mean_life_s=6.0, seed=1)),
         {"retries": 1},
     ),
-    Scene("slots vanish", Cluster(slots=3, capacity=((2.5, 1), (5.0, 0), (9.0, 4)))),
-    Scene(
+    Scenario("slots vanish", Cluster(slots=3, capacity=((2.5, 1), (5.0, 0), (9.0, 4)))),
+    Scenario(
         "a command gives slots and takes them",
         Cluster(slots=2, save_s=0.1),
         commands={20: ChangeSlots(2), 40: ChangeSlots(-3)},
@@ -153,43 +157,43 @@ SCENES = (
 )
 
 
-class Rehearsal:
-    """A study that is simulated from its first fact to its last, with its log."""
+class SimulatedStudy:
+    """A simulated study with its log."""
 
     def __init__(
         self,
         spec: StudySpec,
-        brains: Brains,
+        parts: Parts,
         workload: Workload,
         cluster: Cluster,
         commands: Mapping[int, Command] | None = None,
         curves: CurveModel | None = None,
     ) -> None:
         self.spec = spec
-        self.brains = brains
-        self.machine = Machine(brains)
+        self.parts = parts
+        self.machine = Machine(parts)
         self.state = self.machine.state
-        models = [curves or Last() for _ in brains.each]
-        advice = advice_by(models, brains.generators, self.state)
+        models = [curves or Last() for _ in parts.each]
+        advice = StudyAdvisor(models, parts.generators, self.state)
         self.engine = SimEngine(workload, cluster, advice)
         self.steps: list[Step] = []
-        # After so many steps somebody sends this command.
+        # Pairs of a number of steps and the command that is sent after them.
         self._commands = sorted((commands or {}).items())
 
-    def run(self, through: Callable[[Engine], Engine] | None = None) -> Rehearsal:
-        """Simulate to the end; facts and orders may be led through another engine."""
-        self._take(Opened(at=0.0, spec=self.spec))
-        return self.go_on(through)
+    def run(self, through: Callable[[Engine], Engine] | None = None) -> SimulatedStudy:
+        """Simulate to the end; `through` may wrap the engine."""
+        self._take(Opened(at=0.0, spec=self.spec, logic=LOGIC))
+        return self.continue_run(through)
 
-    def train(self, *groups: Sequence[tuple[Config, int]]) -> Rehearsal:
-        """Be an outside tuner: have groups of configs trained, each to its epoch, one by one."""
-        self._take(Opened(at=0.0, spec=self.spec))
+    def train(self, *groups: Sequence[tuple[Config, int]]) -> SimulatedStudy:
+        """Train groups of configs, each to its epoch, as an outside tuner does."""
+        self._take(Opened(at=0.0, spec=self.spec, logic=LOGIC))
         for event in self.engine.wait() or ():
             self._take(event)
         for group in groups:
             for more, (config, until) in zip(reversed(range(len(group))), group, strict=True):
                 now = self.engine.now
-                self._take(Submitted(at=now, config=canonical(config), until=until, more=more))
+                self._take(Submitted(at=now, config=canonicalize(config), until=until, more=more))
             run(self.machine, self.engine, self._remember, until=self._trained)
         return self
 
@@ -197,20 +201,18 @@ class Rehearsal:
         return not any(trial.alive and trial.epoch < trial.goal for trial in self.state.trials)
 
     def _take(self, event: AnyEvent) -> None:
-        step = self.machine.handle(event)
-        self.steps.append(step)
-        self.engine.apply(step)
+        step(self.machine, self.engine, self._remember, [event])
 
-    def resume(self, log: Sequence[Step]) -> Rehearsal:
-        """Live through a log again and go on to the end."""
+    def resume(self, log: Sequence[Step]) -> SimulatedStudy:
+        """Resume from a log and simulate to the end."""
         self.engine.expect(log)
-        for step in log:
-            self.machine.fold(step)
-            self.engine.replay(step)
+        for each in log:
+            self.machine.fold(each)
+            self.engine.replay(each, self.state)
         self.steps = list(log)
-        return self.go_on()
+        return self.continue_run()
 
-    def go_on(self, through: Callable[[Engine], Engine] | None = None) -> Rehearsal:
+    def continue_run(self, through: Callable[[Engine], Engine] | None = None) -> SimulatedStudy:
         """Simulate from here to the end."""
         engine = self.engine if through is None else through(self.engine)
         run(self.machine, engine, self._remember, self._inbox)
@@ -218,9 +220,9 @@ class Rehearsal:
 
     def _remember(self, steps: Sequence[Step]) -> None:
         self.steps.extend(steps)
-        if len(self.steps) > MOST_STEPS:
+        if len(self.steps) > MAX_STEPS:
             recent = [entry for step in self.steps[-5:] for entry in step.entries]
-            raise AssertionError(f"no end after {MOST_STEPS} steps: it goes on with {recent}")
+            raise AssertionError(f"no end after {MAX_STEPS} steps; the last entries: {recent}")
 
     def _inbox(self, after: int) -> list[tuple[int, Command]]:
         sent = enumerate(self._commands, 1)
@@ -232,57 +234,57 @@ class Rehearsal:
 
     @property
     def entries(self) -> list[Entry]:
-        """The whole log."""
+        """All entries of the log, in order."""
         return [entry for step in self.steps for entry in step.entries]
 
     @property
     def decisions(self) -> list[AnyDecision]:
-        """Everything that was decided, in order."""
+        """All decisions, in order."""
         return [decision for step in self.steps for decision in step.decisions]
 
     @property
     def launches(self) -> list[Launch]:
         """Every Launch, in order."""
-        return self.of(Launch)
+        return self.list_entries(Launch)
 
-    def of(self, kind: type[T]) -> list[T]:
+    def list_entries(self, kind: type[T]) -> list[T]:
         """Return the log's entries of one kind."""
         return [entry for entry in self.entries if isinstance(entry, kind)]
 
     @property
     def epochs(self) -> list[int]:
-        """How far each trial came."""
+        """The number of epochs of each trial."""
         return [trial.epoch for trial in self.state.trials]
 
 
-def rehearsal(trace: Trace, brains: Brains, scene: Scene = CALM) -> Rehearsal:
-    """Return a study of a table's runs, with what happens around it."""
-    spec = spec_for(trace, **scene.spec)
-    return Rehearsal(spec, brains, Rows(trace), scene.cluster, scene.commands)
+def make_study(trace: Trace, parts: Parts, scenario: Scenario = CALM) -> SimulatedStudy:
+    """Return a study of a table's runs in a scenario."""
+    spec = make_spec(trace, **scenario.spec)
+    return SimulatedStudy(spec, parts, TableWorkload(trace), scenario.cluster, scenario.commands)
 
 
-def broken_invariants(steps: Sequence[Step], brains: Brains) -> list[str]:
-    """Take a log step by step and return what is wrong with any state on the way."""
-    machine = Machine(brains)
+def find_broken_invariants(steps: Sequence[Step], parts: Parts) -> list[str]:
+    """Fold a log step by step and return the invariants that any state breaks."""
+    machine = Machine(parts)
     found = []
-    for step in steps:
-        machine.fold(step)
-        found += [f"after entry {step.number}: {text}" for text in complaints(machine.state)]
+    for each in steps:
+        machine.fold(each)
+        found += [f"after entry {each.number}: {text}" for text in find_violations(machine.state)]
     return found
 
 
-def unlike_replay(steps: Sequence[Step], brains: Brains) -> str:
-    """Decide a log's facts again and say where the decisions differ; nothing where they do not."""
-    difference = replay(steps, brains)
-    return "" if difference is None else f"the log replays otherwise: {difference}"
+def find_replay_difference(steps: Sequence[Step], parts: Parts) -> str:
+    """Replay a log and describe the first difference; empty if there is none."""
+    difference = replay(steps, parts)
+    return "" if difference is None else f"the log replays differently: {difference}"
 
 
-class Doubling:
-    """An engine that tells every report twice, and all of them again when the attempt is gone."""
+class DuplicatingEngine:
+    """Wraps an engine: repeats every report at once, and again after the attempt has ended."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._told: dict[int, list[Reported]] = {}
+        self._reports: dict[int, list[Reported]] = {}
 
     @property
     def now(self) -> float:
@@ -290,34 +292,31 @@ class Doubling:
 
     def wait(self, patience: float | None = None) -> Sequence[AnyEvent] | None:
         events: list[AnyEvent] = []
-        told = self._engine.wait(patience)
-        if told is None:
+        received = self._engine.wait(patience)
+        if received is None:
             return None
-        for event in told:
+        for event in received:
             events.append(event)
             if isinstance(event, Reported):
                 events.append(event)
-                self._told.setdefault(event.attempt, []).append(event)
+                self._reports.setdefault(event.attempt, []).append(event)
             elif isinstance(event, Ended):
-                late = self._told.pop(event.attempt, ())
+                late = self._reports.pop(event.attempt, ())
                 events += (replace(report, at=event.at) for report in late)
         return events
 
-    def apply(self, step: Step) -> None:
-        self._engine.apply(step)
-
-    def replay(self, step: Step) -> None:
-        self._engine.replay(step)
+    def apply(self, step: Step, study: EngineView) -> None:
+        self._engine.apply(step, study)
 
     def close(self) -> None:
         self._engine.close()
 
 
-class Rows:
-    """A table as a workload that answers any config: `run` says which of its runs is trained.
+class TableWorkload:
+    """A table as a workload for any config: the setting `run` selects the run.
 
-    Unlike a recorded trace it lets a trial change from run to run, as forked ones do, and takes a
-    number between two runs for the nearer one.
+    Unlike a recorded trace it lets a trial switch between runs, as forked trials do, and rounds
+    fractional numbers.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -339,18 +338,18 @@ class Rows:
         return Outcome(metrics, run.seconds[at], state + 1, state + 1 >= len(run.values))
 
 
-class Trained(NamedTuple):
-    """How many epochs are done, and the sum of what they added."""
+class TrainingProgress(NamedTuple):
+    """The number of epochs done, and the sum of their steps."""
 
     epochs: int
     total: float
 
 
-class Adding:
-    """Training that adds the setting `step` each epoch, so that its value tells its whole past.
+class AddingWorkload:
+    """Training that adds the setting `step` each epoch, so that its value shows its whole past.
 
-    A config may also say after which epoch the training function returns (`length`), and in which
-    it fails (`fails_in`). Any other config trains too: its steps are drawn by lot.
+    A config may set the epoch after which the training function returns (`length`), and the epoch
+    in which it fails (`fails_in`). Without `step`, steps are drawn at random.
     """
 
     metric = "loss"
@@ -359,19 +358,19 @@ class Adding:
         self._epoch_s = epoch_s
 
     def begin(self, config: Config) -> object:
-        return Trained(0, 0.0)
+        return TrainingProgress(0, 0.0)
 
     def setup_s(self, state: object) -> float | None:
         return None
 
     def advance(self, state: object, setting: Config) -> Outcome | Crash:
-        assert isinstance(state, Trained)
+        assert isinstance(state, TrainingProgress)
         epoch = state.epochs + 1
         if epoch == setting.get("fails_in"):
             return Crash(self._epoch_s / 2, f"told to fail in epoch {epoch}")
         step = setting.get("step")
         if step is None:
-            step = -stream(0, "adding", key(setting).decode(), epoch).random()
+            step = -stream(0, "adding", config_key(setting).decode(), epoch).random()
         total = round(state.total + step, 9)
-        done = Trained(epoch, total)
+        done = TrainingProgress(epoch, total)
         return Outcome({self.metric: total}, self._epoch_s, done, epoch == setting.get("length"))

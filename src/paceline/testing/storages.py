@@ -1,7 +1,7 @@
-"""The contract of storages: what every Storage must keep, as tests to inherit.
+"""The contract of storages, as tests to inherit.
 
-Knows the port alone. Subclass the kit, give `make`, which returns a storage at an address that
-`place` tells apart from others, and run pytest.
+Knows only the port. Subclass the kit, set `make`, which returns a storage for a `place`, and run
+pytest.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ BODY = bytes(range(256)) * 40
 
 
 class StorageContract:
-    """What is put is there, whole, until it is deleted."""
+    """The contract of every Storage: a stored file is complete until it is deleted."""
 
     def make(self, place: str) -> Storage:
-        """Return a storage; the same place means the same one, also from another machine."""
+        """Return a storage; equal places are the same storage, also on another machine."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -40,14 +40,14 @@ class StorageContract:
         """The same storage, as another machine sees it."""
         return self.make(f"{tmp_path.parent.name}-{tmp_path.name}")
 
-    def test_what_is_put_comes_back_to_the_byte(
+    def test_a_stored_file_comes_back_byte_for_byte(
         self, storage: Storage, again: Storage, tmp_path: Path
     ) -> None:
         storage.put("0-3.ckpt", _file(tmp_path, BODY))
         again.get("0-3.ckpt", str(tmp_path / "back"))
         assert (tmp_path / "back").read_bytes() == BODY
 
-    def test_nothing_is_there_before_it_is_put_and_nothing_but_that_afterwards(
+    def test_only_stored_files_are_listed(
         self, storage: Storage, again: Storage, tmp_path: Path
     ) -> None:
         assert list(storage.list()) == []
@@ -56,16 +56,14 @@ class StorageContract:
         found = {stored.name: stored.bytes for stored in again.list()}
         assert found == {"0-3.ckpt": len(BODY), "1-12.ckpt": 0}
 
-    def test_what_is_put_again_replaces_what_was_there(
-        self, storage: Storage, tmp_path: Path
-    ) -> None:
+    def test_putting_a_name_again_replaces_the_file(self, storage: Storage, tmp_path: Path) -> None:
         storage.put("0-3.ckpt", _file(tmp_path, BODY))
         storage.put("0-3.ckpt", _file(tmp_path, b"shorter"))
         storage.get("0-3.ckpt", str(tmp_path / "back"))
         assert (tmp_path / "back").read_bytes() == b"shorter"
         assert len(storage.list()) == 1
 
-    def test_what_is_deleted_is_gone_and_may_be_deleted_again(
+    def test_a_deleted_file_is_gone_and_may_be_deleted_again(
         self, storage: Storage, again: Storage, tmp_path: Path
     ) -> None:
         for name in ("0-3.ckpt", "0-4.ckpt"):
@@ -76,7 +74,7 @@ class StorageContract:
         with pytest.raises(CheckpointError):
             again.get("0-3.ckpt", str(tmp_path / "back"))
 
-    def test_what_is_not_there_cannot_be_got_and_leaves_no_file(
+    def test_getting_a_missing_file_fails_and_leaves_no_file(
         self, storage: Storage, tmp_path: Path
     ) -> None:
         folder = tmp_path / "cache"
@@ -85,12 +83,12 @@ class StorageContract:
             storage.get("0-9.ckpt", str(folder / "back"))
         assert os.listdir(folder) == []
 
-    def test_what_cannot_be_put_has_no_name(self, storage: Storage, tmp_path: Path) -> None:
+    def test_a_failed_put_creates_no_name(self, storage: Storage, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"0-9\.ckpt"):
             storage.put("0-9.ckpt", str(tmp_path / "never written"))
         assert list(storage.list()) == []
 
-    def test_what_fails_leaves_what_was_there_before(
+    def test_a_failed_put_or_get_leaves_the_old_file(
         self, storage: Storage, tmp_path: Path
     ) -> None:
         storage.put("0-3.ckpt", _file(tmp_path, BODY))
@@ -117,7 +115,7 @@ class StorageContract:
             assert list(threads.map(there_and_back, bodies)) == list(bodies.values())
         assert {stored.name for stored in storage.list()} == bodies.keys()
 
-    def test_a_copy_that_travels_to_another_process_reaches_the_same_place(
+    def test_a_copy_in_another_process_reaches_the_same_files(
         self, storage: Storage, tmp_path: Path
     ) -> None:
         storage.put("0-3.ckpt", _file(tmp_path, BODY))

@@ -1,7 +1,7 @@
-"""How a file appears: whole, or not at all.
+"""Atomic file writes: a file appears complete, or not at all.
 
-Knows a place beside it to write to, and the name that it takes at the end. Does not know what is
-written, nor whether it has reached the disk: who writes says so.
+Knows a temporary name in the same folder and the rename at the end. Does not sync to disk: the
+caller does where it matters.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# How a name that is being written begins and ends: no checkpoint is called so.
+# The suffix of a file that is being written.
 PART = ".part"
 
 
 @contextmanager
-def appearing(path: Path) -> Iterator[Path]:
-    """Give a place that nobody else writes to; what is there at the end is the file."""
+def write_atomically(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to, and rename it to the file at the end."""
     part = path.with_name(f".{path.name}.{uuid4().hex}{PART}")
     try:
         yield part
         os.replace(part, path)
     except BaseException:
-        # A full disk, or the end of this attempt: what is not whole is of no use to anybody.
+        # A full disk, or the end of this attempt: the incomplete file is useless.
         with suppress(OSError):
             part.unlink(missing_ok=True)
         raise

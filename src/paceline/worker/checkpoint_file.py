@@ -1,8 +1,8 @@
 """Checkpoint files: nested values and arrays in one file, without pickle.
 
-Knows a small format: a magic word, the length of a JSON header, the header, then raw buffers. The
-header holds the values, with arrays, tensors and bytes as references to buffers. Reading runs no
-code: whatever a file holds, the worst it can be is wrong, and its digest says so.
+The format: a magic word, the length of a JSON header, the header, then raw buffers. The header has
+the values, with arrays, tensors and bytes as references to buffers. Reading runs no code: a file
+can be damaged, which its digest shows, but not dangerous.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from paceline.core.errors import CheckpointError
-from paceline.worker.atomic_file import appearing
+from paceline.worker.atomic_file import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 MAGIC = b"PACELINE1\n"
-# Buffers start at multiples of this, so that arrays can be used where they lie.
+# Buffers start at multiples of this, so that arrays are aligned in the file.
 _ALIGN = 64
-# The key that marks what JSON cannot hold.
+# The key of an object that stands for a value JSON cannot hold.
 _MARK = "~"
 _BIG = 2**63
 
 
 def write(path: Path, values: dict[str, Any]) -> tuple[int, str]:
-    """Write values to a file that appears whole or not at all; return its size and digest."""
+    """Write values to a file, atomically; return its size and digest."""
     packer = _Packer()
     header = msgspec.json.encode(packer.pack(values, ""))
     digest = blake2b(digest_size=16)
     size = 0
-    with appearing(path) as part, open(part, "wb") as file:
+    with write_atomically(path) as part, open(part, "wb") as file:
 
         def put(data: Any) -> None:  # noqa: ANN401 - bytes or a memory view
             nonlocal size
@@ -57,32 +57,34 @@ def write(path: Path, values: dict[str, Any]) -> tuple[int, str]:
 
 
 def read(path: Path, digest: str = "") -> dict[str, Any]:
-    """Return the values of a file; with a digest, only if they are what was written."""
+    """Return the values of a file; with a digest, raise CheckpointError if it does not match."""
     try:
         body = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"checkpoint {path.name} cannot be read: {error.strerror}.") from None
     if digest and blake2b(body, digest_size=16).hexdigest() != digest:
-        raise CheckpointError(f"checkpoint {path.name} is damaged: it is not what was written.")
+        raise CheckpointError(f"checkpoint {path.name} is damaged: its digest does not match.")
     if body[: len(MAGIC)] != MAGIC:
-        raise CheckpointError(f"{path.name} is no checkpoint of Paceline.")
+        raise CheckpointError(f"{path.name} is not a checkpoint of Paceline.")
     start = len(MAGIC) + 8
     end = start + int.from_bytes(body[len(MAGIC) : start], "little")
     try:
         tree = msgspec.json.decode(body[start:end])
         unpacked = _Unpacker(memoryview(body), end).unpack(tree)
     except (msgspec.MsgspecError, ValueError, KeyError, IndexError, TypeError):
-        raise CheckpointError(f"checkpoint {path.name} is damaged: it makes no sense.") from None
+        raise CheckpointError(
+            f"checkpoint {path.name} is damaged: its header cannot be read."
+        ) from None
     return dict(unpacked)
 
 
 def check(value: Any, name: str) -> None:  # noqa: ANN401
-    """Raise CheckpointError where a value could not be written."""
+    """Raise CheckpointError if a value cannot be written."""
     _Packer().pack(value, f".{name}")
 
 
 class _Packer:
-    """Turns values into what JSON can hold, and buffers."""
+    """Packs values into JSON values and buffers."""
 
     def __init__(self) -> None:
         self.buffers: list[Any] = []
@@ -138,7 +140,7 @@ class _Packer:
 
 
 class _Unpacker:
-    """Turns a header and its buffers back into values."""
+    """Unpacks a header and its buffers into values."""
 
     def __init__(self, body: memoryview, at: int) -> None:
         self._body = body
@@ -168,7 +170,7 @@ class _Unpacker:
                 return self._foreign(mark, value["dtype"], value["shape"], value["size"])
 
     def _foreign(self, mark: str, dtype: str, shape: Sequence[int], size: int) -> Any:  # noqa: ANN401
-        # Copied, so that what is restored can be written to.
+        # A copy: the restored array must be writable.
         data = bytearray(self._buffer(size))
         if mark == "tensor":
             import torch
@@ -188,12 +190,12 @@ class _Unpacker:
         start = self._at + -self._at % _ALIGN
         self._at = start + size
         if self._at > len(self._body):
-            raise ValueError("it ends early")
+            raise ValueError("the file ends early")
         return self._body[start : self._at]
 
 
 def _view(tensor: Any) -> memoryview:  # noqa: ANN401
-    # A tensor knows no buffer protocol, but its numpy view does; without numpy, by way of bytes.
+    # A tensor has no buffer protocol, but its numpy view has; without numpy, through bytes.
     try:
         return memoryview(tensor.numpy())
     except RuntimeError:

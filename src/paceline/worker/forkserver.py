@@ -1,8 +1,8 @@
-"""The nursery: a warm process with the user's imports, from which every worker is forked.
+"""The fork server: a process with the user's imports loaded, from which every worker is forked.
 
-Knows how to load the training function once, fork workers that wait, send them signals, and tell
-the driver when they are gone. Runs as `python -m paceline.worker.forkserver FD`. When the
-driver goes away, however it goes, so does everything here.
+Loads the training function once, forks workers, sends them signals, and reports their exits to the
+driver. Runs as `python -m paceline.worker.forkserver FD`. When the driver exits, for whatever
+reason, the fork server ends all workers and exits.
 """
 
 from __future__ import annotations
@@ -19,74 +19,81 @@ from glob import glob
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from paceline.worker.forkserver_protocol import AnyWord, Exited, Fork, Kill, Load, Loaded, Wire
-from paceline.worker.gang import Ties
-from paceline.worker.process import live
+from paceline.worker.forkserver_protocol import (
+    ForkServerMessage,
+    ForkServerSocket,
+    ForkWorker,
+    FunctionLoaded,
+    KillWorker,
+    LoadFunction,
+    WorkerExited,
+)
+from paceline.worker.gang import GangLinks
+from paceline.worker.process import run_attempt
 from paceline.worker.protocol import Channel
+from paceline.worker.wakeup_pipe import WakeupPipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 # From linux/prctl.h.
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-# What a worker exits with that never came to its training function.
-_STILLBORN = 70
+# The exit code of a worker that failed before it ran its attempt.
+_EXIT_NOT_STARTED = 70
 
 
-class Nursery:
+class ForkServer:
     """Forks workers and reaps them."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, end: ForkServerSocket) -> None:
+        self._socket = end
         self._train: Callable[[Any], Any] | None = None
         self._pids: dict[int, int] = {}
-        # A signal writes here, so that one `select` waits for both orders and deaths.
-        self._bell, self._ring = os.pipe()
-        os.set_blocking(self._bell, False)
-        os.set_blocking(self._ring, False)
+        # SIGCHLD writes here, so that one `select` waits for both messages and exits.
+        self._wakeup = WakeupPipe()
 
     def run(self) -> None:
         """Serve until the driver is gone."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # Grandchildren whose worker was killed become ours, so that they can be ended too.
+        # Children of a killed worker are reparented to this process, which ends them too.
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wakeup.write_fd, warn_on_full_buffer=False)
         try:
-            while not self._wire.closed:
-                ready, _, _ = select.select([self._wire.fileno(), self._bell], [], [])
-                if self._bell in ready:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(self._bell, 4096)
+            while not self._socket.closed:
+                descriptors = (self._socket.fileno(), self._wakeup.fileno())
+                ready, _, _ = select.select(descriptors, [], [])
+                if self._wakeup.fileno() in ready:
+                    self._wakeup.clear()
                     self._reap()
-                if self._wire.fileno() in ready:
-                    for word in self._wire.receive():
-                        self._obey(word)
+                if self._socket.fileno() in ready:
+                    for message in self._socket.receive():
+                        self._handle(message)
         finally:
             self._end_all()
 
-    def _obey(self, word: AnyWord) -> None:
-        if isinstance(word, Load):
-            self._load(word.path)
-        elif isinstance(word, Fork):
-            fds = [self._wire.descriptor() for _ in range(1 + word.links)]
-            self._fork(word.worker, fds)
-        elif isinstance(word, Kill) and word.worker in self._pids:
-            _signal_all(self._pids[word.worker], word.signal)
+    def _handle(self, message: ForkServerMessage) -> None:
+        if isinstance(message, LoadFunction):
+            self._load(message.path)
+        elif isinstance(message, ForkWorker):
+            fds = [self._socket.next_descriptor() for _ in range(1 + message.links)]
+            self._fork(message.worker, fds)
+        elif isinstance(message, KillWorker) and message.worker in self._pids:
+            _signal_all(self._pids[message.worker], message.signal)
 
     def _load(self, path: list[str]) -> None:
         import cloudpickle
 
         try:
             sys.path[:] = path
-            with open(self._wire.descriptor(), "rb") as file:
+            with open(self._socket.next_descriptor(), "rb") as file:
                 self._train = cloudpickle.load(file)
-            _warm()
+            _import_lazy_modules()
         except BaseException as error:
             text = "".join(traceback.format_exception_only(error)).strip()
-            self._wire.send(Loaded(text or "it cannot be loaded"))
+            self._socket.send(FunctionLoaded(text or "loading failed"))
         else:
-            self._wire.send(Loaded())
+            self._socket.send(FunctionLoaded())
 
     def _fork(self, worker: int, fds: list[int]) -> None:
         parent = os.getpid()
@@ -96,58 +103,58 @@ class Nursery:
             for fd in fds:
                 os.close(fd)
             return
-        code = _STILLBORN
+        code = _EXIT_NOT_STARTED
         try:
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() == parent:  # else the nursery died before it could be asked to tell
+            if os.getppid() == parent:  # else the fork server exited before the prctl
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                self._wire.close()
-                # A session of its own: what it starts can be ended with it.
+                self._socket.close()
+                # A session of its own: the processes it starts are ended with it.
                 os.setsid()
-                code = self._live(fds)
+                code = self._run_worker(fds)
         finally:
             os._exit(code)
 
-    def _live(self, fds: list[int]) -> int:
+    def _run_worker(self, fds: list[int]) -> int:
         assert self._train is not None
         channel, *links = (Channel(socket.socket(fileno=fd)) for fd in fds)
-        return live(channel, self._train, Ties(links))
+        return run_attempt(channel, self._train, GangLinks(links))
 
     def _reap(self) -> None:
         workers = {pid: worker for worker, pid in self._pids.items()}
         while True:
             try:
-                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                exited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if dead is None:
+            if exited is None:
                 return
-            pid = dead.si_pid
+            pid = exited.si_pid
             worker = workers.get(pid)
             if worker is not None:
-                # Whatever it has left behind in its session; its number is nobody else's yet.
+                # End its session before the pid is free for another process.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
             if worker is not None:
                 del self._pids[worker]
                 self._end_strays()
-                self._wire.send(Exited(worker, os.waitstatus_to_exitcode(status)))
+                self._socket.send(WorkerExited(worker, os.waitstatus_to_exitcode(status)))
 
     def _end_all(self) -> None:
-        """End every worker and whatever they have started, and stay until all are gone."""
+        """End every worker and every process they have started, and wait until all are gone."""
         for pid in self._pids.values():
             _signal_all(pid, signal.SIGKILL)
         self._pids.clear()
-        # Whoever dies leaves its children to us: go on until there are none.
+        # Children of a process that ends are reparented to this one: repeat until none is left.
         with contextlib.suppress(ChildProcessError):
             while True:
                 self._end_strays()
                 os.waitpid(-1, 0)
 
     def _end_strays(self) -> None:
-        """End grandchildren that left their worker's session: as orphans they became ours."""
+        """End processes that left their worker's session and were reparented to this one."""
         for children in glob("/proc/self/task/*/children"):
             with contextlib.suppress(OSError), open(children) as file:
                 for pid in map(int, file.read().split()):
@@ -156,7 +163,7 @@ class Nursery:
 
 
 def _signal_all(pid: int, number: int) -> None:
-    """Signal a worker's whole session; before it has one, the worker alone."""
+    """Signal a worker's whole session; before it has a session, the worker alone."""
     try:
         os.killpg(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -164,8 +171,8 @@ def _signal_all(pid: int, number: int) -> None:
             os.kill(pid, number)
 
 
-def _warm() -> None:
-    """Import what numpy and torch import when they are first used, or every worker would do it."""
+def _import_lazy_modules() -> None:
+    """Import the modules that numpy and torch import on first use, once for all workers."""
     for loaded, late in (("numpy", "numpy.random"), ("torch", "torch._dynamo")):
         if loaded in sys.modules:
             with contextlib.suppress(ImportError):
@@ -178,4 +185,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    Nursery(Wire(socket.socket(fileno=int(sys.argv[1])))).run()
+    ForkServer(ForkServerSocket(socket.socket(fileno=int(sys.argv[1])))).run()

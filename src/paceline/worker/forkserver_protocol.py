@@ -1,7 +1,7 @@
-"""The wire between a driver and its nursery: small messages, and file descriptors beside them.
+"""The protocol between a driver and its fork server: messages with file descriptors.
 
-Knows what the two say to each other. Messages are lines of JSON on a stream; descriptors travel
-with the line they belong to and are taken in order.
+Knows the messages of both sides. A message is a line of JSON; descriptors are sent with their line
+and taken in the same order.
 """
 
 from __future__ import annotations
@@ -17,52 +17,54 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Load(Struct, frozen=True, tag="load"):
-    """Load the training function, which lies in the file that comes along.
+class LoadFunction(Struct, frozen=True, tag="load"):
+    """Load the training function from a file; its descriptor comes with this message.
 
-    It was pickled by the driver of this very study a moment ago: no pickle comes from a store.
+    The driver of this study has pickled it a moment ago: a pickle never comes from a store.
     """
 
     path: list[str]
 
 
-class Fork(Struct, frozen=True, tag="fork"):
-    """Make a worker; its end of a channel comes along, and its links to others of its gang."""
+class ForkWorker(Struct, frozen=True, tag="fork"):
+    """Fork a worker; its channel and its links to other processes of its gang come with it."""
 
     worker: int
     links: int = 0
 
 
-class Kill(Struct, frozen=True, tag="kill"):
-    """Send a signal to a worker and whatever it has started."""
+class KillWorker(Struct, frozen=True, tag="kill"):
+    """Send a signal to a worker and to every process it has started."""
 
     worker: int
     signal: int
 
 
-class Loaded(Struct, frozen=True, tag="loaded"):
-    """The function is ready; with an error, it cannot be had."""
+class FunctionLoaded(Struct, frozen=True, tag="loaded"):
+    """The function is loaded; with an error, loading failed."""
 
     error: str = ""
 
 
-class Exited(Struct, frozen=True, tag="exited"):
-    """A worker is gone. A negative status is the signal that ended it."""
+class WorkerExited(Struct, frozen=True, tag="exited"):
+    """A worker exited; a negative status is the signal that ended it."""
 
     worker: int
     status: int
-    # Whose doing it was, where it was not its own: that costs no retry.
+    # The reason, where it was not the worker's fault: the exit costs no retry.
     lost: str = ""
 
 
-AnyWord: TypeAlias = Load | Fork | Kill | Loaded | Exited
+ForkServerMessage: TypeAlias = (
+    LoadFunction | ForkWorker | KillWorker | FunctionLoaded | WorkerExited
+)
 
-_decoder = msgspec.json.Decoder(AnyWord)
+_decoder = msgspec.json.Decoder(ForkServerMessage)
 _encode = msgspec.json.Encoder().encode
 
 
-class Wire:
-    """One end."""
+class ForkServerSocket:
+    """One end of the connection."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -75,18 +77,18 @@ class Wire:
         """Return the socket's number, for selectors."""
         return self._end.fileno()
 
-    def send(self, word: AnyWord, *fds: int) -> None:
-        """Say something; to a side that is gone, in vain."""
+    def send(self, message: ForkServerMessage, *fds: int) -> None:
+        """Send a message with descriptors; without effect if the other side is gone."""
         try:
             if fds:
-                socket.send_fds(self._end, [_encode(word) + b"\n"], list(fds))
+                socket.send_fds(self._end, [_encode(message) + b"\n"], list(fds))
             else:
-                self._end.sendall(_encode(word) + b"\n")
+                self._end.sendall(_encode(message) + b"\n")
         except OSError:
             self.closed = True
 
-    def receive(self) -> Sequence[AnyWord]:
-        """Wait for something to be said and return all of it; nothing, if the side is gone."""
+    def receive(self) -> Sequence[ForkServerMessage]:
+        """Wait for messages and return those that have arrived; none if the other side is gone."""
         while not self.closed:
             try:
                 data, fds, _, _ = socket.recv_fds(self._end, 1 << 16, 64)
@@ -99,11 +101,11 @@ class Wire:
                 return [_decoder.decode(line) for line in lines]
         return ()
 
-    def descriptor(self) -> int:
-        """Return the descriptor that came with the message now being read."""
+    def next_descriptor(self) -> int:
+        """Return the next descriptor that came with the message now being handled."""
         return self._fds.popleft()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self.closed = True
         self._end.close()

@@ -1,10 +1,9 @@
-"""What ties the processes of a wide trial together, so that all of them train the same epochs.
+"""The links between the processes of a wide trial, which keep them in the same epoch.
 
-Knows the links between process 0, which leads, and the others, which follow. The driver speaks to
-the leader alone; the leader passes on what every process must know before it begins an epoch, or
-one would wait for the others in an exchange of gradients that never comes. It also says where they
-meet, so that they need nothing in common but these links. A trial of one process has none, and pays
-nothing.
+Process 0 leads, the others follow. The driver sends its messages to the leader alone; the leader
+passes on what every process must know before an epoch begins, or one would wait for ever in an
+exchange of gradients. The leader also gives the address at which the processes meet. A trial of one
+process has no links and no overhead.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from paceline.core.errors import TrialError
 from paceline.core.rng import stream
-from paceline.worker.protocol import Meet, Onward, Reached, Release, Seek
+from paceline.worker.protocol import AskAddress, EpochTrained, MeetingAddress, NextEpoch, Release
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,16 +26,16 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 
 
-class Ties:
-    """One process's links: the leader's to everybody, a follower's to the leader."""
+class GangLinks:
+    """The links of one process: the leader's to all followers, a follower's to the leader."""
 
     def __init__(self, links: Sequence[Channel] = ()) -> None:
         self._links = links
-        # What holds the port at which they meet, until they meet anew or this process ends.
-        self._held: int | None = None
+        # The socket that reserves the meeting port, until the next meeting or the process's end.
+        self._reserved: int | None = None
 
-    def gather(self, expected: type[Reached | Seek]) -> int | None:
-        """Wait until everybody has come so far too; return the rank of one who never will."""
+    def gather(self, expected: type[EpochTrained | AskAddress]) -> int | None:
+        """Wait for a message from every follower; return the rank of one that is gone."""
         for rank, link in enumerate(self._links, 1):
             message = link.receive(wait=True)
             if message is None:
@@ -48,58 +47,58 @@ class Ties:
                 )
         return None
 
-    def invite(self) -> str:
-        """Tell everybody where to meet this process, and return it."""
+    def send_address(self) -> str:
+        """Reserve a port, send the address to all followers, and return it."""
         host = next((link.host for link in self._links if link.host), _LOOPBACK)
-        if self._held is not None:
-            os.close(self._held)
-        self._held, port = _held_port()
+        if self._reserved is not None:
+            os.close(self._reserved)
+        self._reserved, port = _reserve_port()
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         for link in self._links:
-            link.send(Meet(address=address))
+            link.send(MeetingAddress(address=address))
         return address
 
-    def invited(self) -> str | None:
-        """Ask the leader where to meet; None: it is gone."""
-        self._links[0].send(Seek())
+    def ask_address(self) -> str | None:
+        """Ask the leader for the meeting address; None: the leader is gone."""
+        self._links[0].send(AskAddress())
         message = self._links[0].receive(wait=True)
-        return message.address if isinstance(message, Meet) else None
+        return message.address if isinstance(message, MeetingAddress) else None
 
     def lead(self, config: Config) -> None:
-        """Let everybody begin the next epoch, by this config."""
+        """Let all followers begin the next epoch with this config."""
         for link in self._links:
-            link.send(Onward(config=config))
+            link.send(NextEpoch(config=config))
 
     def release(self) -> None:
-        """Let everybody unwind where the leader does: at the end of this epoch."""
+        """Let all followers unwind at the end of this epoch."""
         for link in self._links:
             link.send(Release())
 
     def follow(self) -> Config | None:
-        """Tell the leader that this epoch is done; return the next one's config, None: no next."""
-        self._links[0].send(Reached())
+        """Report the epoch to the leader; return the next epoch's config, None: it was the last."""
+        self._links[0].send(EpochTrained())
         message = self._links[0].receive(wait=True)
-        return message.config if isinstance(message, Onward) else None
+        return message.config if isinstance(message, NextEpoch) else None
 
 
-def _held_port() -> tuple[int | None, int]:
-    """Return a free port and a socket that holds it: nobody is given it who does not ask for it.
+def _reserve_port() -> tuple[int | None, int]:
+    """Return a free port and a bound socket that keeps the kernel from giving it to others.
 
-    It does not listen, so that a server which may reuse addresses, as all but very few do, opens it
-    all the same. One that was found free and is not held may be somebody's a moment later.
+    The socket does not listen: a server that sets SO_REUSEADDR, as nearly all do, can open the
+    port. A free port without such a socket may be taken a moment later.
     """
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("", 0))
-        port: int = held.getsockname()[1]
-        # Elsewhere nobody could open what is held.
-        return held.detach() if sys.platform == "linux" else None, port
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("", 0))
+        port: int = reserved.getsockname()[1]
+        # Other systems do not let a server open a port that is bound.
+        return reserved.detach() if sys.platform == "linux" else None, port
 
 
-def seed_of(seed: int, rank: int, epoch: int) -> int:
-    """Return what a process of a wide trial sets its generators to before an epoch.
+def derive_seed(seed: int, rank: int, epoch: int) -> int:
+    """Return the seed of one process of a wide trial for one epoch.
 
-    Only the leader saves, so that states of the others would be lost: drawn anew for each epoch
-    they are the same after a pause, and differ between processes, as dropout should.
+    Only the leader saves, so the followers' generator states would be lost. Seeds for each epoch
+    are the same after a pause, and differ between processes, as dropout should.
     """
     return int(stream(seed, "rank", rank, epoch).random() * 2**53)

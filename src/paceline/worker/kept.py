@@ -1,7 +1,7 @@
-"""What a trial keeps: objects by name, and the states of random generators.
+"""The objects that a trial keeps in its checkpoints, and the states of random generators.
 
-Knows how to read an object's state and put it back: `state_dict`, a pair of functions, or the value
-itself. Does not know files or when to save.
+Reads and restores an object's state: `state_dict`, a pair of functions, or the value itself. Does
+not know files or when to save.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from paceline.core.errors import CheckpointError
 from paceline.worker.checkpoint_file import check
 
 
-class Keeper:
-    """Objects registered by `keep`, and what a checkpoint held of them."""
+class KeptObjects:
+    """The objects registered by `keep`, and their states in the checkpoint."""
 
     def __init__(self) -> None:
         self._objects: dict[str, Any] = {}
@@ -26,15 +26,15 @@ class Keeper:
         return bool(self._objects)
 
     def load(self, values: dict[str, Any]) -> None:
-        """Take what a checkpoint holds; objects get theirs when they are registered."""
+        """Take the states of a checkpoint; each object is restored when it is registered."""
         self._restored = dict(values["kept"])
         self._random = values["random"]
 
     def register(self, name: str, given: Any) -> Any:  # noqa: ANN401
-        """Keep an object from now on; return it as it was restored, or as it was given."""
+        """Keep an object from now on; return it restored, or as given."""
         if name not in self._restored:
             if not hasattr(given, "state_dict") and not _is_pair(given):
-                check(given, name)  # now, rather than at the first save
+                check(given, name)  # now instead of at the first save
             self._objects[name] = given
             return given
         state = self._restored.pop(name)
@@ -48,12 +48,12 @@ class Keeper:
         return given
 
     def states(self) -> dict[str, Any]:
-        """Return everything as it is now, ready to be written."""
+        """Return all states as they are now, ready to be written."""
         kept = {name: _state(given, name) for name, given in self._objects.items()}
         return {"kept": kept, "random": _random_states()}
 
     def restore_random(self) -> None:
-        """Set the generators to where they were when the checkpoint was saved."""
+        """Restore the random generators to their states in the checkpoint."""
         states, self._random = self._random, {}
         if "python" in states:
             random.setstate(states["python"])
@@ -63,13 +63,13 @@ class Keeper:
         if torch is not None and "torch" in states:
             torch.set_rng_state(states["torch"])
             if states.get("cuda") and torch.cuda.is_available():
-                # On other devices than before, as many as there are get a state back.
+                # With fewer devices than before, the states of the others are left out.
                 for device, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
                     torch.cuda.set_rng_state(state, device)
 
 
 def seed_everything(seed: int) -> None:
-    """Set every generator that is loaded: equal seeds and settings then train equally."""
+    """Seed the generators of Python, numpy and torch, as far as these are loaded."""
     random.seed(seed)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
@@ -85,7 +85,10 @@ def _is_pair(given: Any) -> bool:  # noqa: ANN401
 def _state(given: Any, name: str) -> Any:  # noqa: ANN401
     if hasattr(given, "state_dict"):
         if not hasattr(given, "load_state_dict"):
-            raise CheckpointError(f"keep.{name} has state_dict and no load_state_dict.")
+            raise CheckpointError(
+                f"keep.{name} has state_dict but no load_state_dict: add it, or keep a pair of "
+                "functions."
+            )
         return given.state_dict()
     return given[0]() if _is_pair(given) else given
 

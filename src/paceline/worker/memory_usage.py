@@ -1,7 +1,7 @@
-"""What this process has taken of its device's memory, and which errors say that it was too little.
+"""The memory of this process on its device, and the errors that mean out of memory.
 
-Knows the kernel's count of this process's own pages, and torch's allocator where the user's code
-has loaded torch. Does not know who shares the device.
+Reads the kernel's count of this process's own pages, or torch's allocator where the user's code has
+loaded torch. Does not know the other processes on the device.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import os
 import sys
 from contextlib import suppress
 
-# What CUDA, torch on the CPU and the system say.
-_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
+# The messages of CUDA, of torch on the CPU, and of the system.
+_MESSAGES = ("out of memory", "can't allocate memory", "cannot allocate memory")
 
 
-def taken(device: str) -> int:
-    """Return the bytes this process holds of its device's memory; 0 where nobody can tell."""
+def measure_memory(device: str) -> int:
+    """Return the bytes this process holds of its device's memory; 0 if unknown."""
     if device == "cuda":
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
@@ -27,8 +27,8 @@ def taken(device: str) -> int:
     return 0
 
 
-def ran_out(error: BaseException) -> bool:
-    """Say whether an error means that there was no memory left, on the machine or on a GPU."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error means out of memory, on the machine or on a GPU."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return any(words in str(error).lower() for words in _WORDS)
+    return any(text in str(error).lower() for text in _MESSAGES)

@@ -1,7 +1,7 @@
-"""One worker's life: it waits for an attempt, becomes it, and ends with it.
+"""The main function of a worker process: wait for an attempt, run it, exit.
 
-Knows the order of things in a fresh process: hear what to be, set up output, threads and seeds,
-call the training function, say how it ended. A process lives one attempt: nothing of it can leak
+Knows the order of things in a fresh process: receive the attempt, set up output, threads and seeds,
+call the training function, report how it ended. A process runs one attempt: nothing of it can leak
 into the next.
 """
 
@@ -16,27 +16,33 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import CheckpointError, SpecError
 from paceline.worker.kept import seed_everything
-from paceline.worker.memory_usage import ran_out
-from paceline.worker.protocol import Begin, Channel, Done, Failed, Spoilt
-from paceline.worker.ray_compat import running
-from paceline.worker.trial import Notice, Trial, Unwind
+from paceline.worker.memory_usage import is_out_of_memory
+from paceline.worker.protocol import (
+    Channel,
+    CheckpointUnusable,
+    FunctionFailed,
+    FunctionReturned,
+    StartAttempt,
+)
+from paceline.worker.ray_compat import use_trial
+from paceline.worker.trial import StopRequest, Trial, Unwind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paceline.worker.gang import Ties
+    from paceline.worker.gang import GangLinks
 
     Train = Callable[[Any], Any]
 
-# How much of a traceback goes with the failure; the whole of it is in the attempt's log.
+# How many lines of a traceback go into the note of a failure; the log of the attempt has all.
 _TAIL_LINES = 12
 
 
-def ray_spelled(train: Train) -> bool:
-    """Say whether a function takes Ray's `config`; refuse one that takes anything but one argument.
+def takes_config(train: Train) -> bool:
+    """Say whether a function takes a config as with Ray Tune; else it takes the trial.
 
-    A function whose argument is called `config` (or `cfg`, `params`) is given the dict, any other
-    the trial.
+    An argument called `config`, `cfg` or `params` means the config. Raise SpecError if the function
+    does not take exactly one argument.
     """
     try:
         parameters = list(inspect.signature(train).parameters.values())
@@ -49,73 +55,73 @@ def ray_spelled(train: Train) -> bool:
         takes = ", ".join(each.name for each in needed) or "nothing"
         raise SpecError(
             f"{name} takes {takes}: a training function takes one argument, the trial "
-            f"(`def {name}(trial)`), or the config in Ray's spelling (`def {name}(config)`)."
+            f"(`def {name}(trial)`), or the config, as with Ray Tune (`def {name}(config)`)."
         )
     return needed[0].name in ("config", "cfg", "params")
 
 
-def live(channel: Channel, train: Train, ties: Ties) -> int:
-    """Be one attempt; return the process's exit code."""
-    begin = channel.receive(wait=True)
-    if not isinstance(begin, Begin):
-        return 0  # the driver needs nobody any more
-    notice = Notice()
+def run_attempt(channel: Channel, train: Train, gang: GangLinks) -> int:
+    """Run one attempt; return the process's exit code."""
+    start = channel.receive(wait=True)
+    if not isinstance(start, StartAttempt):
+        return 0  # the driver has no attempt for this worker
+    stop = StopRequest()
     try:
-        _settle_in(begin, notice)
-        trial = Trial(begin, channel, ties, notice)
+        _set_up(start, stop)
+        trial = Trial(start, channel, gang, stop)
     except CheckpointError as error:
-        channel.send(Spoilt(note=str(error)))
+        channel.send(CheckpointUnusable(note=str(error)))
         return 0
     except Unwind:
-        return 0  # nobody needs it any more, and it has not begun
+        return 0  # ended before it began
     try:
         _train(train, trial)
     except Unwind:
         return 0
     except BaseException as error:
         traceback.print_exc()
-        channel.send(Failed(note=_tail(error), starved=ran_out(error)))
+        channel.send(FunctionFailed(note=_tail(error), out_of_memory=is_out_of_memory(error)))
         return 1
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-    if trial.silent:
-        channel.send(Failed(note="the training function returned without one report"))
+    if not trial.has_reports:
+        channel.send(FunctionFailed(note="the training function returned without a report"))
         return 1
     trial.finish()
-    channel.send(Done())
+    channel.send(FunctionReturned())
     return 0
 
 
 def _train(train: Train, trial: Trial) -> None:
-    if ray_spelled(train):
-        with running(trial):
+    if takes_config(train):
+        with use_trial(trial):
             train(dict(trial.config))
     else:
         train(trial)
 
 
-def _settle_in(begin: Begin, notice: Notice) -> None:
-    log = os.open(begin.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+def _set_up(start: StartAttempt, stop: StopRequest) -> None:
+    log = os.open(start.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    os.environ.update(begin.environ)
+    os.environ.update(start.environ)
     torch = sys.modules.get("torch")
     if torch is not None:
-        # Threads were decided when torch was loaded, before anybody knew this attempt's share.
-        torch.set_num_threads(begin.threads)
-    # A soft end: the function unwinds, wherever it is.
-    signal.signal(signal.SIGTERM, notice.give)
+        # torch chose its threads when it was loaded, before this attempt's share was known.
+        torch.set_num_threads(start.threads)
+    # The function unwinds, wherever it is.
+    signal.signal(signal.SIGTERM, stop.handle_signal)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    seed_everything(begin.seed)
+    seed_everything(start.seed)
 
 
 def _tail(error: BaseException) -> str:
-    """Return the end of a traceback, from where the user's own code begins."""
-    told = traceback.TracebackException.from_exception(error)
+    """Return the end of a traceback, without the frames of this package at its start."""
+    trace = traceback.TracebackException.from_exception(error)
     ours = os.path.dirname(__file__)
-    while told.stack and told.stack[0].filename.startswith(ours):
-        del told.stack[0]
-    lines = "".join(told.format()).rstrip().splitlines()
+    while trace.stack and trace.stack[0].filename.startswith(ours):
+        del trace.stack[0]
+    lines = "".join(trace.format()).rstrip().splitlines()
     return "\n".join(lines[-_TAIL_LINES:])

@@ -1,7 +1,7 @@
-"""The channel between a driver and a worker: whole messages over a socket, in order.
+"""The protocol between driver and worker: message types, and a socket that carries them.
 
-Knows framing (a length, then JSON) and every message. Standard output is the user's: nothing of
-ours goes there.
+Knows the framing (a length, then JSON) and every message, also those between the processes of a
+gang. Does not use standard output: that is the user's.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ if TYPE_CHECKING:
 
 
 class Message(Struct, frozen=True, kw_only=True, tag=str.lower):
-    """Something one side tells the other."""
+    """A message from one side to the other."""
 
 
 # To the worker
 
 
-class Begin(Message, frozen=True, kw_only=True):
-    """Be this attempt."""
+class StartAttempt(Message, frozen=True, kw_only=True):
+    """Run this attempt."""
 
     attempt: int
     trial: int
     config: Config
-    # The last epoch of the trial, the epochs already in the checkpoint, and the first order.
+    # The last epoch of the trial; the epochs in the checkpoint; the first order.
     epochs: int
     start: int
     goal: int
     save_at: tuple[int, ...]
     seed: int
-    # Where checkpoints are written, and the one to start from.
+    # The folder for checkpoints, and the one to start from.
     folder: str
     checkpoint: str | None
     digest: str
-    # It is still on its way here: Fetched says when it has come.
+    # The checkpoint is still being downloaded: wait for CheckpointFetched.
     awaits: bool
-    # What is measured, and the sign that makes a loss of it.
+    # The metric, and the sign that turns it into a loss.
     metric: str
     sign: float
-    # The study's best loss so far: whoever beats it saves at once. None: nobody has one.
+    # The study's best loss so far: an epoch that beats it is saved at once. None: no loss yet.
     best: float | None
-    # Save when this many times the cost of a save has passed since the last; None: not for that.
-    patience: float | None
+    # Save when this many times the duration of a save has passed since the last; None: never.
+    save_share: float | None
     width: float
-    # Which of the attempt's processes this is.
+    # The process's number within the attempt.
     rank: int
-    # What its slot has of memory; 0: nobody wants to know what share of it is taken.
+    # The memory of its slot, to report the share in use; 0: do not report it.
     slot_bytes: int
     device: str
     threads: int
     environ: dict[str, str]
-    # Where standard output and errors go.
+    # The file for standard output and standard error.
     log: str
 
 
-class Order(Message, frozen=True, kw_only=True):
-    """Follow this config up to this epoch, and save at these; the highest version holds."""
+class UpdateOrder(Message, frozen=True, kw_only=True):
+    """Train this config up to this epoch, and save at these; the highest version holds."""
 
     version: int
     config: Config
@@ -74,41 +74,41 @@ class Order(Message, frozen=True, kw_only=True):
     save_at: tuple[int, ...]
 
 
-class Best(Message, frozen=True, kw_only=True):
+class BestLoss(Message, frozen=True, kw_only=True):
     """The study's best loss improved."""
 
     loss: float
 
 
-class Fetched(Message, frozen=True, kw_only=True):
-    """The checkpoint to start from lies here now, or could not be brought, and why."""
+class CheckpointFetched(Message, frozen=True, kw_only=True):
+    """The checkpoint to start from was downloaded; with a note, the download failed."""
 
     note: str = ""
 
 
 class Release(Message, frozen=True, kw_only=True):
-    """There is nothing more to do: unwind and end."""
+    """The attempt is over: unwind and exit."""
 
 
 # Between the first process of a wide attempt and the others, besides Release
 
 
-class Reached(Message, frozen=True, kw_only=True):
-    """This process has trained the epoch too."""
+class EpochTrained(Message, frozen=True, kw_only=True):
+    """This process has trained the epoch."""
 
 
-class Seek(Message, frozen=True, kw_only=True):
-    """This process asks where they meet."""
+class AskAddress(Message, frozen=True, kw_only=True):
+    """Ask the first process for the meeting address."""
 
 
-class Meet(Message, frozen=True, kw_only=True):
-    """They meet at this host and port."""
+class MeetingAddress(Message, frozen=True, kw_only=True):
+    """The host and port at which the processes meet."""
 
     address: str
 
 
-class Onward(Message, frozen=True, kw_only=True):
-    """Begin the next epoch, by this config."""
+class NextEpoch(Message, frozen=True, kw_only=True):
+    """Begin the next epoch with this config."""
 
     config: Config
 
@@ -116,8 +116,8 @@ class Onward(Message, frozen=True, kw_only=True):
 # From the worker
 
 
-class Wrote(Message, frozen=True, kw_only=True):
-    """A checkpoint is safe."""
+class CheckpointWritten(Message, frozen=True, kw_only=True):
+    """A checkpoint is on disk."""
 
     epoch: int
     seconds: float
@@ -125,55 +125,63 @@ class Wrote(Message, frozen=True, kw_only=True):
     digest: str
 
 
-class Skipped(Message, frozen=True, kw_only=True):
-    """A checkpoint was wanted and there is none, and why."""
+class CheckpointSkipped(Message, frozen=True, kw_only=True):
+    """A checkpoint was requested and not written, and why."""
 
     epoch: int
     note: str
 
 
-class Report(Message, frozen=True, kw_only=True):
+class EpochReport(Message, frozen=True, kw_only=True):
     """An epoch is done."""
 
     epoch: int
     metrics: Metrics
     seconds: float
-    # What came of its checkpoint, where that was saved before the epoch was told: one message, so
-    # that nobody ever knows the one and not the other.
-    saved: Wrote | Skipped | None = None
-    # The share of its slot's memory that it holds, told once.
+    # Its checkpoint, where that was saved before the report: in one message, so that the driver
+    # never knows the one without the other.
+    saved: CheckpointWritten | CheckpointSkipped | None = None
+    # The share of its slot's memory in use; sent once.
     memory: float = 0.0
-    # The order by which the epoch was trained.
+    # The version of the order that the epoch was trained by.
     version: int = 0
 
 
-class Spoilt(Message, frozen=True, kw_only=True):
+class CheckpointUnusable(Message, frozen=True, kw_only=True):
     """The checkpoint to start from cannot be used."""
 
     note: str
 
 
-class Done(Message, frozen=True, kw_only=True):
+class FunctionReturned(Message, frozen=True, kw_only=True):
     """The training function returned."""
 
 
-class Failed(Message, frozen=True, kw_only=True):
+class FunctionFailed(Message, frozen=True, kw_only=True):
     """The training function raised."""
 
     note: str
     # It ran out of memory.
-    starved: bool = False
+    out_of_memory: bool = False
 
 
-class Bereft(Message, frozen=True, kw_only=True):
-    """Another process of this attempt is gone; that one, or its end, says why."""
+class PeerLost(Message, frozen=True, kw_only=True):
+    """A peer process exited; its own message or exit status carries the reason."""
 
     rank: int
 
 
-ToWorker: TypeAlias = Begin | Order | Best | Fetched | Release
-BetweenWorkers: TypeAlias = Reached | Seek | Meet | Onward
-FromWorker: TypeAlias = Report | Wrote | Skipped | Spoilt | Done | Failed | Bereft
+ToWorker: TypeAlias = StartAttempt | UpdateOrder | BestLoss | CheckpointFetched | Release
+BetweenWorkers: TypeAlias = EpochTrained | AskAddress | MeetingAddress | NextEpoch
+FromWorker: TypeAlias = (
+    EpochReport
+    | CheckpointWritten
+    | CheckpointSkipped
+    | CheckpointUnusable
+    | FunctionReturned
+    | FunctionFailed
+    | PeerLost
+)
 AnyMessage: TypeAlias = ToWorker | BetweenWorkers | FromWorker
 
 _encoder = msgspec.json.Encoder()
@@ -181,20 +189,20 @@ _decoder = msgspec.json.Decoder(AnyMessage)
 _HEAD = 4
 
 
-def framed(message: AnyMessage) -> bytes:
-    """Return a message as it travels."""
+def encode_frame(message: AnyMessage) -> bytes:
+    """Return a message as bytes, with its length in front."""
     body = _encoder.encode(message)
     return len(body).to_bytes(_HEAD, "little") + body
 
 
-class Frames:
-    """Bytes as they arrive, cut into whole messages."""
+class FrameDecoder:
+    """Decodes messages from bytes that arrive in pieces."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
-    def cut(self, data: bytes) -> Iterator[AnyMessage]:
-        """Take more bytes and yield the messages that are whole now."""
+    def decode(self, data: bytes) -> Iterator[AnyMessage]:
+        """Take more bytes and yield the messages that are complete now."""
         self._bytes += data
         at = 0
         while len(self._bytes) - at >= _HEAD:
@@ -211,9 +219,9 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
-        self._frames = Frames()
-        self._whole: deque[AnyMessage] = deque()
-        # The other side is gone: what has arrived can still be read.
+        self._frames = FrameDecoder()
+        self._messages: deque[AnyMessage] = deque()
+        # The other side is gone; messages that have arrived can still be read.
         self.closed = False
 
     def fileno(self) -> int:
@@ -222,20 +230,20 @@ class Channel:
 
     @property
     def host(self) -> str:
-        """The address by which the other side reaches this machine; empty: it is on it, too."""
+        """This machine's address as the other side sees it; empty: both are on one machine."""
         return "" if self._end.family == socket.AF_UNIX else str(self._end.getsockname()[0])
 
     def send(self, message: AnyMessage) -> None:
-        """Say something; to a side that is gone, in vain. What it said before can still be read."""
-        self.write(framed(message))
+        """Send a message; without effect if the other side is gone."""
+        self.write(encode_frame(message))
 
     def write(self, data: bytes) -> None:
-        """Pass on what was framed elsewhere."""
+        """Send bytes that are framed already."""
         with contextlib.suppress(OSError):
             self._end.sendall(data)
 
     def read(self) -> bytes:
-        """Return what lies ready, as it travels; nothing where the other side is gone."""
+        """Return the bytes that have arrived; none if the other side is gone."""
         try:
             data = self._end.recv(1 << 16)
         except OSError:
@@ -244,23 +252,23 @@ class Channel:
         return data
 
     def receive(self, *, wait: bool) -> AnyMessage | None:
-        """Return the next message; None where there is none now, or will never be one."""
-        while not self._whole and not self.closed:
+        """Return the next message; None: the other side is gone, or none is there to wait for."""
+        while not self._messages and not self.closed:
             if not wait and not select.select([self._end], [], [], 0)[0]:
                 break
             self._fill()
-        return self._whole.popleft() if self._whole else None
+        return self._messages.popleft() if self._messages else None
 
-    def arrived(self) -> Iterator[AnyMessage]:
-        """Read once what lies ready, and yield the whole messages in it."""
+    def read_messages(self) -> Iterator[AnyMessage]:
+        """Read once, and yield the messages that are complete."""
         self._fill()
-        while self._whole:
-            yield self._whole.popleft()
+        while self._messages:
+            yield self._messages.popleft()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self.closed = True
         self._end.close()
 
     def _fill(self) -> None:
-        self._whole.extend(self._frames.cut(self.read()))
+        self._messages.extend(self._frames.decode(self.read()))

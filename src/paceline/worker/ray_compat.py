@@ -1,7 +1,7 @@
-"""Ray's spelling: `train(config)` with `report(metrics, checkpoint=…)` and `get_checkpoint()`.
+"""Ray Tune's API: `train(config)` with `report(metrics, checkpoint=…)` and `get_checkpoint()`.
 
-Knows how directories become checkpoints and back. The trial behind it is the same; since the
-function keeps its own count of epochs, prefixes are not shared and each report closes an epoch.
+Turns directories into checkpoints and back. The trial behind it is the same. Since such a function
+counts its epochs itself, prefixes are not shared, and each report closes an epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from paceline.worker.trial import Trial
 
-# The trial of this process, while a function in Ray's spelling runs.
+# The trial of this process, while a function that takes a config runs.
 _current: list[Trial] = []
 
 
@@ -31,12 +31,12 @@ class Checkpoint:
 
     @classmethod
     def from_directory(cls, path: str | Path) -> Checkpoint:
-        """Return the checkpoint that lies in this directory."""
+        """Return the checkpoint in this directory."""
         return cls(path)
 
     @contextmanager
     def as_directory(self) -> Iterator[str]:
-        """Give the directory."""
+        """Yield the directory."""
         yield self.path
 
     def to_directory(self, path: str | Path | None = None) -> str:
@@ -47,14 +47,14 @@ class Checkpoint:
 
 
 def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
-    """Close an epoch with what was measured, and with the state it ended in."""
+    """Close an epoch with its metrics, and with a checkpoint of its end."""
     files = None if checkpoint is None else files_in(checkpoint.path)
-    current("report").close_epoch(metrics, files)
+    current_trial("report").close_epoch(metrics, files)
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """Return what to go on from; None at the start."""
-    files = current("get_checkpoint").restored_files()
+    """Return the checkpoint to continue from; None at the start."""
+    files = current_trial("get_checkpoint").restored_files()
     if files is None:
         return None
     folder = tempfile.mkdtemp(prefix="checkpoint-")
@@ -63,14 +63,14 @@ def get_checkpoint() -> Checkpoint | None:
 
 
 def files_in(folder: str | Path) -> dict[str, bytes]:
-    """Return a folder's files, by their paths in it."""
+    """Return the files of a folder, by their relative paths."""
     root = Path(folder)
     paths = sorted(path for path in root.rglob("*") if path.is_file())
     return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
 def put_files(files: dict[str, bytes], folder: str | Path) -> None:
-    """Write files into a folder, as `files_in` gave them."""
+    """Write files into a folder, by their relative paths."""
     for name, body in files.items():
         path = Path(folder) / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,8 +78,8 @@ def put_files(files: dict[str, bytes], folder: str | Path) -> None:
 
 
 @contextmanager
-def running(trial: Trial) -> Iterator[None]:
-    """Let `report` and `get_checkpoint` mean this trial."""
+def use_trial(trial: Trial) -> Iterator[None]:
+    """Let `report` and `get_checkpoint` use this trial."""
     _current.append(trial)
     try:
         yield
@@ -87,11 +87,11 @@ def running(trial: Trial) -> Iterator[None]:
         _current.pop()
 
 
-def current(name: str) -> Trial:
-    """Return the trial of this process, for a function called `name`."""
+def current_trial(name: str) -> Trial:
+    """Return the trial of this process; raise TrialError for the function `name` without one."""
     if not _current:
         raise TrialError(
-            f"paceline.{name} was called outside a training function: it belongs into a function "
-            "`train(config)` that a study runs."
+            f"paceline.{name} was called outside a training function: call it inside a "
+            "function `train(config)` that a study runs."
         )
     return _current[-1]

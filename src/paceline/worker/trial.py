@@ -1,9 +1,9 @@
-"""The trial handle: what a training function is given, and the contract it keeps.
+"""The trial that a training function is given: hyperparameters, epochs, reports, kept objects.
 
 Knows the trial's settings, its order (how far to train, where to save) and its channel to the
-driver. Reports are sent and never waited for; orders are looked at inside `report`. At its goal an
-attempt saves and waits for what comes next. Of a wide trial's processes the first does all this,
-and the others follow it.
+driver. A report is sent without waiting for an answer; `report` also reads new orders. At its goal
+an attempt saves and waits for the next order. In a wide trial the first process does all this, and
+the others follow it.
 """
 
 from __future__ import annotations
@@ -14,127 +14,130 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import CheckpointError, TrialError
-from paceline.core.values import Config, Metrics, loss_of
-from paceline.plan.cadence import due, likely_branches
-from paceline.plan.settings import changing, value_at
+from paceline.core.values import Config, Metrics, to_loss
+from paceline.plan.cadence import is_save_due, list_likely_branches
+from paceline.plan.settings import is_changing, value_at
 from paceline.worker import checkpoint_file
-from paceline.worker.gang import Ties, seed_of
-from paceline.worker.kept import Keeper, seed_everything
-from paceline.worker.memory_usage import taken
+from paceline.worker.gang import GangLinks, derive_seed
+from paceline.worker.kept import KeptObjects, seed_everything
+from paceline.worker.memory_usage import measure_memory
 from paceline.worker.protocol import (
-    Bereft,
-    Best,
+    AskAddress,
+    BestLoss,
     Channel,
-    Fetched,
-    Order,
-    Reached,
+    CheckpointFetched,
+    CheckpointSkipped,
+    CheckpointWritten,
+    EpochReport,
+    EpochTrained,
+    PeerLost,
     Release,
-    Report,
-    Seek,
-    Skipped,
-    Wrote,
+    UpdateOrder,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from paceline.worker.protocol import AnyMessage, Begin
+    from paceline.worker.protocol import AnyMessage, StartAttempt
 
 
 class Unwind(BaseException):
-    """The attempt ends here: `finally` blocks run, and nobody is meant to catch it."""
+    """Ends the training function: `finally` blocks run. Not to be caught."""
 
 
-class Notice:
-    """Whether the process was told to end, which may be at any moment, by a signal.
+class StopRequest:
+    """Whether a signal has asked the process to end.
 
-    What is raised then may be swallowed by whatever it interrupts (compiled modules do so while
-    they are imported), so it is remembered, too, and heeded again at every report.
+    The code that the signal interrupts may swallow the exception (compiled modules do so while they
+    are imported), so the request is kept and raised again at every report.
     """
 
     def __init__(self) -> None:
-        self._given = False
+        self._requested = False
 
-    def give(self, *_: object) -> None:
-        """Unwind, wherever the process is; a signal's handler."""
-        self._given = True
+    def handle_signal(self, *_: object) -> None:
+        """Unwind, wherever the process is."""
+        self._requested = True
         raise Unwind
 
-    def heed(self) -> None:
-        """Unwind, if it was given before."""
-        if self._given:
+    def check(self) -> None:
+        """Unwind if a signal has asked for it before."""
+        if self._requested:
             raise Unwind
 
 
 class Trial:
-    """One config on its way, as its training function sees it."""
+    """One config in training, as its training function sees it."""
 
-    def __init__(self, begin: Begin, channel: Channel, ties: Ties, notice: Notice) -> None:
-        self._begin = begin
+    def __init__(
+        self, start: StartAttempt, channel: Channel, gang: GangLinks, stop: StopRequest
+    ) -> None:
+        self._start = start
         self._channel = channel
-        self._ties = ties
-        self._notice = notice
-        self._config = begin.config
-        # After which epochs its path may branch; None: not worked out yet.
+        self._gang = gang
+        self._stop = stop
+        self._config = start.config
+        # The epochs after which its path may branch; None: not computed yet.
         self._branches: Sequence[int] | None = None
-        self._goal = begin.goal
-        self._save_at = begin.save_at
-        self._version = self._under = 0
-        self._best = math.inf if begin.best is None else begin.best
-        self._keeper = Keeper()
-        # Epochs done; the epoch being trained, None outside one; when it began.
-        self._done = begin.start
+        self._goal = start.goal
+        self._save_at = start.save_at
+        # The version of its order, and the version that the running epoch was begun with.
+        self._version = self._epoch_version = 0
+        self._best = math.inf if start.best is None else start.best
+        self._kept = KeptObjects()
+        # Epochs done; the epoch in training, None outside one; its start.
+        self._done = start.start
         self._epoch: int | None = None
         self._began = time.monotonic()
-        # What the last save cost, and when it was.
+        # The duration, end and epoch of the last save.
         self._save_s = 0.0
         self._saved_at = time.monotonic()
-        self._saved = begin.start
+        self._saved = start.start
         self._files: dict[str, bytes] | None = None
-        if begin.awaits:
+        if start.awaits:
             self._await_checkpoint()
-        if begin.checkpoint is not None:
-            values = checkpoint_file.read(Path(begin.folder) / begin.checkpoint, begin.digest)
-            self._keeper.load(values)
+        if start.checkpoint is not None:
+            values = checkpoint_file.read(Path(start.folder) / start.checkpoint, start.digest)
+            self._kept.load(values)
             self._files = values.get("files")
-        notice.heed()
+        stop.check()
 
-    # What the function may ask
+    # Properties and hyperparameters
 
     @property
     def id(self) -> int:
         """The trial's number in its study."""
-        return self._begin.trial
+        return self._start.trial
 
     @property
     def config(self) -> Config:
-        """All hyperparameters; a schedule as it was written."""
+        """All hyperparameters; schedules as written."""
         return self._config
 
     @property
     def seed(self) -> int:
-        """The seed of this trial; every generator was set to it before the function began."""
-        return self._begin.seed
+        """The seed of this trial; Python, numpy and torch were seeded with it."""
+        return self._start.seed
 
     @property
     def width(self) -> float:
-        """How many slots this trial holds: 1, more, or a share of one."""
-        return self._begin.width
+        """The number of slots this trial holds: 1, more, or a fraction of one."""
+        return self._start.width
 
     @property
     def rank(self) -> int:
-        """Which process of the trial this is, from 0; process 0 reports and saves."""
-        return self._begin.rank
+        """The number of this process within the trial, from 0; process 0 reports and saves."""
+        return self._start.rank
 
     @property
     def size(self) -> int:
-        """How many processes train this trial: one on each of its slots."""
-        return max(1, int(self._begin.width))
+        """The number of processes of this trial: one on each of its slots."""
+        return max(1, int(self._start.width))
 
     @property
     def device(self) -> str:
-        """Where to train: `cpu` or `cuda`. Only this trial's GPUs are visible."""
-        return self._begin.device
+        """The device to train on: `cpu` or `cuda`. Only this trial's GPUs are visible."""
+        return self._start.device
 
     def __contains__(self, name: str) -> bool:
         return name in self._config
@@ -143,23 +146,23 @@ class Trial:
         return self.value(name)
 
     def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401
-        """Return a hyperparameter's value, or the default where the config has none."""
+        """Return a hyperparameter's value, or the default if the config does not have it."""
         return self.value(name) if name in self._config else default
 
     def value(self, name: str, progress: float = 0.0) -> Any:  # noqa: ANN401
         """Return a hyperparameter's value at this point of the epoch, from 0 to 1.
 
-        Within an epoch only what was given as `smooth` changes.
+        Within an epoch only `smooth` schedules change.
         """
         try:
             value = self._config[name]
         except KeyError:
-            known = ", ".join(self._config) or "none"
-            raise TrialError(f"this trial has no {name!r}: its config holds {known}.") from None
-        if not changing(value):
+            known = ", ".join(self._config) or "nothing"
+            raise TrialError(f"this trial has no {name!r}: its config has {known}.") from None
+        if not is_changing(value):
             return value
         if not 0.0 <= progress <= 1.0:
-            raise TrialError(f"progress={progress!r} is not in the epoch: give 0 to 1.")
+            raise TrialError(f"progress={progress!r} is invalid: must be between 0 and 1.")
         if self._epoch is None:
             raise TrialError(
                 f"{name!r} changes during training, so it has no value before the first epoch: "
@@ -168,51 +171,51 @@ class Trial:
         return value_at(value, self._epoch, progress)
 
     def changed(self, name: str) -> bool:
-        """Say whether a hyperparameter has another value in this epoch than in the one before."""
+        """Say whether a hyperparameter's value differs from the previous epoch's."""
         now = self.value(name)
         if not self._epoch:
             return False
         return bool(value_at(self._config[name], self._epoch - 1) != now)
 
     def meeting(self) -> str:
-        """Return a `host:port` at which process 0 may open a server and the others reach it.
+        """Return a `host:port` for a server of process 0 that the other processes can reach.
 
-        Every process calls this, once for each time they meet, and all are given the same; the port
-        is free, and nobody else is given it meanwhile.
+        Every process calls this once for each meeting, and gets the same address; the port is free
+        and reserved.
         """
         if not self.rank:
-            self._await_others(Seek)
-            return self._ties.invite()
-        address = self._ties.invited()
+            self._await_others(AskAddress)
+            return self._gang.send_address()
+        address = self._gang.ask_address()
         if address is None:
-            raise Unwind  # the first process is gone, and its end says why
+            raise Unwind  # the first process is gone; its exit status has the reason
         return address
 
     # The loop
 
     def keep(self, **objects: Any) -> Any:  # noqa: ANN401
-        """Let these survive pauses, moves and crashes; return them as they were restored.
+        """Save these objects in every checkpoint; return them restored from the last one.
 
         Takes anything with `state_dict` and `load_state_dict`, arrays and JSON values, or a pair
         of functions (save, load). One object is returned as itself, several as a tuple.
         """
-        kept = tuple(self._keeper.register(name, given) for name, given in objects.items())
+        kept = tuple(self._kept.register(name, given) for name, given in objects.items())
         return kept[0] if len(kept) == 1 else kept
 
     def epochs(self) -> Iterator[int]:
-        """Yield the index of each epoch to train, from 0 or from where the checkpoint ended.
+        """Yield the index of each epoch to train, from 0 or from the checkpoint.
 
-        Each epoch ends with one `report`. The loop ends after the last epoch; where the trial is
-        paused or stopped before, it unwinds and the code after it does not run.
+        Each epoch ends with one `report`. The loop ends after the last epoch; if the trial is
+        paused or stopped before, the function unwinds and the code after the loop does not run.
         """
         if self._done:
-            self._keeper.restore_random()
-        while self._done < self._begin.epochs:
+            self._kept.restore_random()
+        while self._done < self._start.epochs:
             self._epoch = self._done
             if self.size > 1:
-                seed_everything(seed_of(self.seed, self.rank, self._epoch))
+                seed_everything(derive_seed(self.seed, self.rank, self._epoch))
             self._began = time.monotonic()
-            self._under = self._version
+            self._epoch_version = self._version
             yield self._epoch
             if self._done == self._epoch:
                 raise TrialError(
@@ -221,164 +224,168 @@ class Trial:
             self._epoch = None
 
     def report(self, metrics: Metrics | None = None, /, **more: float) -> None:
-        """Close the epoch with what was measured; saving, pausing and stopping happen here."""
+        """Close the epoch with its metrics; saving, pausing and stopping happen here."""
         if self._epoch is None or self._done > self._epoch:
-            raise TrialError("report was called twice in an epoch, or outside one.")
+            raise TrialError(
+                "report was called twice in an epoch, or outside of one: call it once in each."
+            )
         self.close_epoch({**(metrics or {}), **more}, None)
 
     def close_epoch(self, metrics: dict[str, Any], files: dict[str, bytes] | None) -> None:
-        """Report, look for orders, save where it is due, and stop where the goal is."""
-        self._notice.heed()
+        """Send the report, read orders, save if due, and wait at the goal."""
+        self._stop.check()
         seconds = time.monotonic() - self._began
-        settled = _settled(metrics, self._begin.metric)
+        numbers = _parse_metrics(metrics, self._start.metric)
         self._done += 1
         if self.rank:
             self._follow()
             return
-        self._await_others(Reached)
-        self._hear()
-        loss = loss_of(settled.get(self._begin.metric), self._begin.sign)
+        self._await_others(EpochTrained)
+        self._read_orders()
+        loss = to_loss(numbers.get(self._start.metric), self._start.sign)
         better = loss < self._best
         self._best = min(self._best, loss)
-        possible = files is not None or bool(self._keeper)
-        # Nobody trains the study's best or a trial's last epoch again to have its checkpoint, so
-        # these are safe before they are told. All others are told first, since the answer may
-        # move the goal on.
-        precious = self._done == self._begin.epochs or (possible and better)
-        saved = self._save(files) if precious else None
+        possible = files is not None or bool(self._kept)
+        # The study's best and a trial's last epoch are saved before they are reported: without the
+        # checkpoint they would have to be trained again. All others are reported first, since the
+        # answer may raise the goal.
+        save_first = self._done == self._start.epochs or (possible and better)
+        saved = self._save(files) if save_first else None
         self._channel.send(
-            Report(
+            EpochReport(
                 epoch=self._done,
-                metrics=settled,
+                metrics=numbers,
                 seconds=seconds,
                 saved=saved,
                 memory=self._memory(),
-                version=self._under,
+                version=self._epoch_version,
             )
         )
-        if not precious:
-            self._hear()
+        if not save_first:
+            self._read_orders()
             ordered = self._done >= self._goal or self._done in self._save_at
-            if ordered or (possible and self._due(seconds)):
+            if ordered or (possible and self._is_save_due(seconds)):
                 self._channel.send(self._save(files))
-        while self._done >= self._goal and self._done < self._begin.epochs:
+        while self._done >= self._goal and self._done < self._start.epochs:
             message = self._channel.receive(wait=True)
             if message is None:
                 raise Unwind  # the driver is gone
-            self._take(message)
-        self._ties.lead(self._config)
+            self._handle(message)
+        self._gang.lead(self._config)
 
     @property
-    def silent(self) -> bool:
-        """Whether nothing has ever been reported of this trial."""
-        return self._done == 0
+    def has_reports(self) -> bool:
+        """Whether an epoch of this trial was ever reported."""
+        return self._done > 0
 
     def finish(self) -> None:
-        """Save the end of a function that returned before its goal, if it keeps anything."""
-        if not self.rank and self._keeper and self._saved != self._done:
+        """Save after the function returned before its goal, if it keeps objects."""
+        if not self.rank and self._kept and self._saved != self._done:
             self._channel.send(self._save(None))
 
     def restored_files(self) -> dict[str, bytes] | None:
-        """Return the files that a checkpoint in Ray's spelling holds."""
+        """Return the files of a checkpoint that `ray_compat` has written; None: it has none."""
         return self._files
 
     def _memory(self) -> float:
-        """Return the share of its slot's memory that the first epoch has taken; later 0."""
-        slot = self._begin.slot_bytes
-        if not slot or self._done != self._begin.start + 1:
+        """Return the share of its slot's memory after the first epoch; later 0."""
+        slot = self._start.slot_bytes
+        if not slot or self._done != self._start.start + 1:
             return 0.0
-        return taken(self.device) / slot
+        return measure_memory(self.device) / slot
 
-    def _due(self, epoch_s: float) -> bool:
-        patience = self._begin.patience
-        if patience is None:
+    def _is_save_due(self, epoch_s: float) -> bool:
+        share = self._start.save_share
+        if share is None:
             return False
         if self._branches is None:
-            self._branches = likely_branches(self._config, self._begin.epochs)
+            self._branches = list_likely_branches(self._config, self._start.epochs)
         spent = time.monotonic() - self._saved_at
-        return due(spent, patience * self._save_s, self._done, epoch_s, self._branches)
+        return is_save_due(spent, share * self._save_s, self._done, epoch_s, self._branches)
 
-    def _hear(self) -> None:
+    def _read_orders(self) -> None:
         while (message := self._channel.receive(wait=False)) is not None:
-            self._take(message)
+            self._handle(message)
         if self._channel.closed:
             raise Unwind
 
-    def _take(self, message: AnyMessage) -> None:
-        if isinstance(message, Order) and message.version > self._version:
+    def _handle(self, message: AnyMessage) -> None:
+        if isinstance(message, UpdateOrder) and message.version > self._version:
             self._version = message.version
             self._config, self._goal = message.config, message.goal
             self._branches = None
             self._save_at = message.save_at
             for epoch in message.save_at:
                 if epoch < self._done:
-                    self._channel.send(Skipped(epoch=epoch, note="the order came too late"))
-        elif isinstance(message, Best):
+                    self._channel.send(
+                        CheckpointSkipped(epoch=epoch, note="the order came too late")
+                    )
+        elif isinstance(message, BestLoss):
             self._best = min(self._best, message.loss)
         elif isinstance(message, Release):
-            self._ties.release()
+            self._gang.release()
             raise Unwind
 
     def _await_checkpoint(self) -> None:
-        """Wait until what to start from has come to this machine."""
-        while not isinstance(message := self._channel.receive(wait=True), Fetched):
+        """Wait until the checkpoint to start from is on this machine."""
+        while not isinstance(message := self._channel.receive(wait=True), CheckpointFetched):
             if message is None:
                 raise Unwind  # the driver is gone
-            self._take(message)
+            self._handle(message)
         if message.note:
             raise CheckpointError(message.note)
 
-    def _await_others(self, come: type[Reached | Seek]) -> None:
-        """Wait until all processes of the trial have come so far: what is told is done."""
-        missing = self._ties.gather(come)
+    def _await_others(self, expected: type[EpochTrained | AskAddress]) -> None:
+        """Wait until all other processes of the trial have sent this message."""
+        missing = self._gang.gather(expected)
         if missing is not None:
-            self._channel.send(Bereft(rank=missing))
+            self._channel.send(PeerLost(rank=missing))
             raise Unwind
 
     def _follow(self) -> None:
-        """Wait until the first process goes on, and go on as it does."""
-        config = self._ties.follow()
+        """Wait for the first process, and follow its config."""
+        config = self._gang.follow()
         if config is None:
             raise Unwind
         self._config = config
 
-    def _save(self, files: dict[str, bytes] | None) -> Wrote | Skipped:
+    def _save(self, files: dict[str, bytes] | None) -> CheckpointWritten | CheckpointSkipped:
         started = time.monotonic()
         epoch = self._done
         try:
-            if files is None and not self._keeper:
+            if files is None and not self._kept:
                 note = "it keeps nothing, so that it starts over when it is paused"
-                return Skipped(epoch=epoch, note=note)
-            values = self._keeper.states()
+                return CheckpointSkipped(epoch=epoch, note=note)
+            values = self._kept.states()
             if files is not None:
                 values["files"] = files
-            path = Path(self._begin.folder) / name_of(self._begin.attempt, epoch)
+            path = Path(self._start.folder) / checkpoint_name(self._start.attempt, epoch)
             size, digest = checkpoint_file.write(path, values)
         except OSError as error:
             note = f"its checkpoint cannot be written: {error.strerror or error}"
-            return Skipped(epoch=epoch, note=note)
+            return CheckpointSkipped(epoch=epoch, note=note)
         self._saved_at = time.monotonic()
         self._saved = epoch
         self._save_s = self._saved_at - started
-        return Wrote(epoch=epoch, seconds=self._save_s, bytes=size, digest=digest)
+        return CheckpointWritten(epoch=epoch, seconds=self._save_s, bytes=size, digest=digest)
 
 
-def name_of(attempt: int, epoch: int) -> str:
-    """Return the file name of a checkpoint; attempts below zero saved it in another study."""
+def checkpoint_name(attempt: int, epoch: int) -> str:
+    """Return the file name of a checkpoint; a negative attempt means one of another study."""
     return f"{attempt}-{epoch}.ckpt" if attempt >= 0 else f"adopted-{-attempt}-{epoch}.ckpt"
 
 
-def _settled(metrics: dict[str, Any], wanted: str) -> Metrics:
-    """Return reported numbers as plain ones, what is not finite as None."""
+def _parse_metrics(metrics: dict[str, Any], wanted: str) -> Metrics:
+    """Return the metrics as floats; None for a number that is not finite."""
     if wanted not in metrics:
         named = ", ".join(metrics) or "nothing"
-        raise TrialError(f"report names {named}, and the study's metric is {wanted!r}.")
-    settled: Metrics = {}
+        raise TrialError(f"report has {named}, but not the study's metric {wanted!r}.")
+    parsed: Metrics = {}
     for name, value in metrics.items():
         try:
             number = float(value)
         except (TypeError, ValueError):
             kind = type(value).__name__
             raise TrialError(f"{name!r} was reported as a {kind}: report a number.") from None
-        settled[name] = number if math.isfinite(number) else None
-    return settled
+        parsed[name] = number if math.isfinite(number) else None
+    return parsed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sys
@@ -14,31 +13,35 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from cli_kit import log_of, outside
-from live_kit import Running, study_file, wait_for
-from test_local_engine import beats, children, spec, trains
+from command_line import read_log, run_command
+from process_engines import list_forkservers, make_spec, make_training_function, train_forever
+from remote_checkpoints import make_options, train_counter
+from running_command import RunningCommand, write_study_file
+from waiting import LIMIT_S, wait_for
 
 import paceline as pl
-from paceline.api.stored import folded
+from paceline.api.stored import fold_log
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import CheckpointError, PacelineWarning, SpecError
-from paceline.engines.process.checkpoint_files import Shelf
-from paceline.engines.process.engine import LocalEngine
-from paceline.engines.process.local.devices import Devices
-from paceline.engines.process.local.worker_pool import Nest
-from paceline.engines.process.supervisor import Patience
-from paceline.engines.process.uploads import Outbox
-from paceline.store.storage import Folder, open_storage, try_out
-from paceline.testing.engine_driver import Advising, Hand, opened
+from paceline.engines.process.background import BackgroundJobs
+from paceline.engines.process.checkpoint_files import CheckpointFiles
+from paceline.engines.process.engine import ProcessEngine
+from paceline.engines.process.local.devices import LocalDevices
+from paceline.engines.process.local.worker_pool import ForkServerPool
+from paceline.engines.process.providers import CheckpointPublished
+from paceline.engines.process.supervisor import Timeouts
+from paceline.engines.process.uploads import Uploads
+from paceline.store.storage import FolderStorage, check_storage, open_storage
+from paceline.testing.engine_driver import EngineDriver, StubAdvisor, make_open
 from paceline.testing.engines import EngineContract
 from paceline.testing.storages import StorageContract
-from paceline.worker.trial import name_of
+from paceline.worker.trial import checkpoint_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from paceline.core.ports import Adviser, Engine, Storage, Workload
+    from paceline.core.ports import Advisor, Engine, Storage, Workload
 
 
 class TestFolder(StorageContract):
@@ -61,8 +64,8 @@ class TestMemory(StorageContract):
         return open_storage(f"memory://{self.run}/{place}")
 
 
-def test_an_address_of_a_kind_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(SpecError, match="nowhere://x names no storage"):
+def test_a_storage_url_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(SpecError, match="nowhere://x is not a storage URL"):
         open_storage("nowhere://x")
 
 
@@ -74,15 +77,15 @@ def test_without_fsspec_an_address_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def test_without_its_library_a_kind_of_storage_says_what_to_install() -> None:
-    with pytest.raises(SpecError, match=r"needs what fsspec has for 'gcs'.*pip install"):
+    with pytest.raises(SpecError, match=r"needs fsspec's support for 'gcs'.*pip install"):
         open_storage("gcs://bucket/prefix")
 
 
 def test_a_place_that_cannot_be_written_is_found_out_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="cannot be written to"):
-        try_out(Folder(tmp_path / "file" / "below"))
-    try_out(Folder(tmp_path / "new"))
+        check_storage(FolderStorage(tmp_path / "file" / "below"))
+    check_storage(FolderStorage(tmp_path / "new"))
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -115,58 +118,102 @@ def reported(epoch: int) -> e.Reported:
     return e.Reported(at=1.0, attempt=7, epoch=epoch, metrics={"loss": 1.0}, seconds=1.0)
 
 
-class Box:
-    """An outbox, what it has told and what it uploads."""
+class RecordedFiles(CheckpointFiles):
+    """Files that record the epochs of the uploads that begin."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: Path) -> None:
+        super().__init__(files, FolderStorage(files / "storage"))
+        self.epochs: list[int] = []
+
+    def publish_job(self, name: tuple[int, int]) -> Callable[[], str]:
+        self.epochs.append(name[1])
+        return super().publish_job(name)
+
+
+class IdleJobs(BackgroundJobs):
+    """Background jobs that never run."""
+
+    def submit(self, kind: str, job: Callable[[], object]) -> None:
+        """Leave the job alone."""
+
+
+class UploadsOfOneAttempt:
+    """The uploads of attempt 7, and the events that were told so far."""
+
+    def __init__(self, files: Path) -> None:
         self.told: list[str] = []
-        self.uploads: list[int] = []
-        self.box = Outbox(lambda saved: self.uploads.append(saved.epoch), self._tell, lambda: 9.0)
+        self._files = RecordedFiles(files)
+        self._uploads = Uploads(self._files, IdleJobs())
 
-    def _tell(self, event: e.AnyEvent) -> None:
-        self.told.append(f"{type(event).__name__} {getattr(event, 'epoch', '')}".strip())
+    @property
+    def epochs(self) -> list[int]:
+        """The epochs of the uploads that began."""
+        return self._files.epochs
 
-    def say(self, epoch: int) -> None:
-        self.box.say(7, reported(epoch))
+    def report(self, epoch: int) -> None:
+        self._tell(self._uploads.accept(reported(epoch)))
 
+    def save(self, epoch: int, report: e.Reported | None = None, *, ordered: bool = False) -> None:
+        self._tell(self._uploads.accept_checkpoint(saved(epoch), report, ordered=ordered))
 
-def test_a_save_is_told_when_it_is_uploaded_and_reports_do_not_wait_for_it() -> None:
-    box = Box()
-    box.say(1)
-    box.box.saved(saved(1), None, asked=False)
-    box.say(2)
-    assert (box.told, box.uploads) == (["Reported 1", "Reported 2"], [1])
-    box.box.settled(saved(1), "")
-    assert box.told[2:] == ["Saved 1"]
+    def finish(self, epoch: int, note: str = "") -> None:
+        self._tell(self._uploads.finish(CheckpointPublished((7, epoch), note), 9.0))
 
+    def end(self, attempt: int = 7) -> None:
+        self._tell(self._uploads.accept(e.Ended(at=1.0, attempt=attempt, cause=e.Cause.FINISHED)))
 
-def test_a_report_that_may_be_told_only_with_its_checkpoint_waits_and_others_after_it() -> None:
-    box = Box()
-    box.box.saved(saved(1), reported(1), asked=False)
-    box.say(2)
-    assert box.told == []
-    box.box.settled(saved(1), "")
-    assert box.told == ["Reported 1", "Reported 2", "Saved 1"]
+    def _tell(self, events: Sequence[e.AnyEvent]) -> None:
+        for event in events:
+            self.told.append(f"{type(event).__name__} {getattr(event, 'epoch', '')}".strip())
 
 
-def test_an_upload_that_fails_is_a_miss_and_holds_up_nothing() -> None:
-    box = Box()
-    box.box.saved(saved(1), reported(1), asked=True)
-    box.say(2)
-    box.box.settled(saved(1), "the line was cut")
-    assert box.told == ["Reported 1", "Reported 2", "Missed 1"]
+@pytest.fixture
+def uploads(tmp_path: Path) -> UploadsOfOneAttempt:
+    return UploadsOfOneAttempt(tmp_path)
 
 
-def test_of_saves_that_queue_up_the_latest_is_uploaded_and_those_somebody_asked_for() -> None:
-    box = Box()
+def test_saved_waits_for_the_upload_and_reports_do_not(
+    uploads: UploadsOfOneAttempt,
+) -> None:
+    uploads.report(1)
+    uploads.save(1)
+    uploads.report(2)
+    assert (uploads.told, uploads.epochs) == (["Reported 1", "Reported 2"], [1])
+    uploads.finish(1)
+    assert uploads.told[2:] == ["Saved 1"]
+
+
+def test_a_report_with_its_checkpoint_waits_for_the_upload_and_later_reports_after_it(
+    uploads: UploadsOfOneAttempt,
+) -> None:
+    uploads.save(1, reported(1))
+    uploads.report(2)
+    assert uploads.told == []
+    uploads.finish(1)
+    assert uploads.told == ["Reported 1", "Reported 2", "Saved 1"]
+
+
+def test_an_upload_that_fails_is_a_miss_and_holds_nothing_back(
+    uploads: UploadsOfOneAttempt,
+) -> None:
+    uploads.save(1, reported(1), ordered=True)
+    uploads.report(2)
+    with pytest.warns(PacelineWarning, match="the connection failed"):
+        uploads.finish(1, "the connection failed.")
+    assert uploads.told == ["Reported 1", "Reported 2", "Missed 1"]
+
+
+def test_of_pending_checkpoints_the_latest_and_the_ordered_ones_are_uploaded(
+    uploads: UploadsOfOneAttempt,
+) -> None:
     for epoch in (1, 2, 3, 4, 5):
-        box.say(epoch)
-        box.box.saved(saved(epoch), None, asked=epoch == 3)
+        uploads.report(epoch)
+        uploads.save(epoch, ordered=epoch == 3)
     for epoch in (1, 3, 5):
-        assert box.uploads[-1] == epoch
-        box.box.settled(saved(epoch), "")
-    assert box.uploads == [1, 3, 5]
-    assert [told for told in box.told if not told.startswith("Rep")] == [
+        assert uploads.epochs[-1] == epoch
+        uploads.finish(epoch)
+    assert uploads.epochs == [1, 3, 5]
+    assert [name for name in uploads.told if not name.startswith("Rep")] == [
         "Missed 2",
         "Missed 4",
         "Saved 1",
@@ -175,37 +222,37 @@ def test_of_saves_that_queue_up_the_latest_is_uploaded_and_those_somebody_asked_
     ]
 
 
-def test_who_is_better_in_every_epoch_is_told_with_the_latest_that_is_safe() -> None:
-    box = Box()
+def test_reports_of_an_attempt_that_keeps_improving_wait_for_the_latest_safe_checkpoint(
+    uploads: UploadsOfOneAttempt,
+) -> None:
     for epoch in (1, 2, 3):
-        box.box.saved(saved(epoch), reported(epoch), asked=False)
-    assert box.told == []
-    box.box.settled(saved(1), "")
-    assert box.told == ["Reported 1", "Saved 1"]
-    box.box.saved(saved(4), reported(4), asked=False)
-    box.box.settled(saved(3), "")
-    assert box.told[2:] == ["Reported 2", "Missed 2", "Reported 3", "Saved 3"]
-    box.box.settled(saved(4), "")
-    assert box.told[6:] == ["Reported 4", "Saved 4"]
+        uploads.save(epoch, reported(epoch))
+    assert uploads.told == []
+    uploads.finish(1)
+    assert uploads.told == ["Reported 1", "Saved 1"]
+    uploads.save(4, reported(4))
+    uploads.finish(3)
+    assert uploads.told[2:] == ["Reported 2", "Missed 2", "Reported 3", "Saved 3"]
+    uploads.finish(4)
+    assert uploads.told[6:] == ["Reported 4", "Saved 4"]
 
 
-def test_an_end_is_told_when_all_that_was_saved_is_settled() -> None:
-    box = Box()
-    box.box.saved(saved(1), None, asked=False)
-    box.box.saved(saved(2), reported(2), asked=True)
-    box.box.end(e.Ended(at=1.0, attempt=7, cause=e.Cause.FINISHED))
-    box.box.settled(saved(1), "")
-    assert box.told == ["Saved 1"]
-    box.box.settled(saved(2), "")
-    assert box.told == ["Saved 1", "Reported 2", "Saved 2", "Ended"]
-    box.box.end(e.Ended(at=1.0, attempt=8, cause=e.Cause.HALTED))
-    assert box.told[-1] == "Ended"
+def test_ended_waits_until_all_uploads_are_finished(uploads: UploadsOfOneAttempt) -> None:
+    uploads.save(1)
+    uploads.save(2, reported(2), ordered=True)
+    uploads.end()
+    uploads.finish(1)
+    assert uploads.told == ["Saved 1"]
+    uploads.finish(2)
+    assert uploads.told == ["Saved 1", "Reported 2", "Saved 2", "Ended"]
+    uploads.end(8)
+    assert uploads.told[-1] == "Ended"
 
 
 # With processes
 
 
-class Watched(Folder):
+class Watched(FolderStorage):
     """A folder that counts what is fetched, and puts nothing while it is told to wait."""
 
     def __init__(self, path: Path) -> None:
@@ -216,7 +263,7 @@ class Watched(Folder):
         self.broken = False
 
     def put(self, name: str, path: str) -> None:
-        assert self.open.wait(60)
+        assert self.open.wait(LIMIT_S)
         if self.broken:
             raise CheckpointError(f"checkpoint {name} cannot be written: it is broken.")
         super().put(name, path)
@@ -230,18 +277,18 @@ def elsewhere(
     train: Callable[[Any], Any],
     files: Path,
     storage: Storage,
-    adviser: Adviser | None = None,
+    adviser: Advisor | None = None,
     cache_bytes: int | None = None,
-) -> LocalEngine:
+) -> ProcessEngine:
     """Return an engine whose checkpoints are kept in a storage."""
-    devices = Devices(2, 2)
-    return LocalEngine(
-        spec(),
-        Nest(train, devices.thread_limits()),
+    devices = LocalDevices(2, 2)
+    return ProcessEngine(
+        make_spec(),
+        ForkServerPool(train, devices.thread_limits()),
         devices,
-        shelf=Shelf(files, storage, cache_bytes),
-        adviser=adviser or Advising(),
-        patience=Patience(grace_s=1.0),
+        files=CheckpointFiles(files, storage, cache_bytes),
+        advisor=adviser or StubAdvisor(),
+        timeouts=Timeouts(grace_s=1.0),
     )
 
 
@@ -251,13 +298,19 @@ class TestLocalEngineElsewhere(EngineContract):
     epoch_s = 0.03
 
     @staticmethod
-    def make(workload: Workload, adviser: Adviser) -> Engine:
+    def make(workload: Workload, adviser: Advisor) -> Engine:
         folder = Path(tempfile.mkdtemp())
         # Nothing stays in the cache: whatever is restored is fetched.
-        return elsewhere(trains(workload), folder / "here", Folder(folder / "there"), adviser, 0)
+        return elsewhere(
+            make_training_function(workload),
+            folder / "here",
+            FolderStorage(folder / "there"),
+            adviser,
+            0,
+        )
 
     def left_over(self) -> list[int]:
-        return children()
+        return list_forkservers()
 
 
 @pytest.fixture
@@ -266,20 +319,20 @@ def storage(tmp_path: Path) -> Watched:
 
 
 @pytest.fixture
-def engines(tmp_path: Path) -> Iterator[Callable[..., Hand]]:
+def engines(tmp_path: Path) -> Iterator[Callable[..., EngineDriver]]:
     """Give engines under control, each with files of its own, and close them afterwards."""
-    made: list[LocalEngine] = []
+    made: list[ProcessEngine] = []
 
     def make(
         storage: Storage,
         cache_bytes: int | None = None,
-        train: Callable[[Any], None] = beats,
-    ) -> Hand:
+        train: Callable[[Any], None] = train_forever,
+    ) -> EngineDriver:
         files = tmp_path / f"node-{len(made)}"
         made.append(elsewhere(train, files, storage, cache_bytes=cache_bytes))
-        hand = Hand(made[-1], 0.02)
-        hand.give(opened(0, {}))
-        return hand
+        driver = EngineDriver(made[-1], 0.02)
+        driver.apply(make_open(0, {}))
+        return driver
 
     yield make
     for engine in made:
@@ -298,84 +351,86 @@ def prints(trial: Any) -> None:  # noqa: ANN401
 
 
 def test_training_goes_on_while_a_checkpoint_is_uploaded(
-    storage: Watched, engines: Callable[..., Hand], tmp_path: Path
+    storage: Watched, engines: Callable[..., EngineDriver], tmp_path: Path
 ) -> None:
-    hand = engines(storage, train=prints)
+    driver = engines(storage, train=prints)
     storage.open.clear()
-    hand.give(hand.launch(0, goal=10**6, save_at=(3,)))
+    driver.apply(driver.make_launch(0, goal=10**6, save_at=(3,)))
     output = tmp_path / "node-0" / "logs" / "attempt-0.log"
 
     def goes_on() -> bool:
-        hand.told += hand.engine.wait(0.02) or ()
+        driver.events += driver.engine.wait(0.02) or ()
         return output.exists() and output.read_text().count("done") > 20
 
     wait_for(goes_on)
-    assert hand.about(0) == [], "the best is told only with its checkpoint"
+    assert driver.list_attempt_events(0) == [], "the best is told only with its checkpoint"
     storage.open.set()
-    hand.until(lambda: bool(hand.of(e.Saved)), "a save")
+    driver.wait_for(lambda: bool(driver.list_events(e.Saved)), "a save")
     assert len(storage.list()) <= 3, "what was saved meanwhile need not be uploaded any more"
 
 
 def test_on_the_machine_that_saved_it_nothing_is_fetched(
-    storage: Watched, engines: Callable[..., Hand]
+    storage: Watched, engines: Callable[..., EngineDriver]
 ) -> None:
-    hand = engines(storage)
-    hand.give(hand.launch(0, goal=3))
-    assert hand.until_ended(0).cause is e.Cause.GOAL
-    hand.give(hand.launch(1, goal=6, start=3, source=0))
-    assert hand.until_ended(1).cause is e.Cause.GOAL
-    assert [epoch for epoch, _ in hand.values(1)] == [4, 5, 6]
+    driver = engines(storage)
+    driver.apply(driver.make_launch(0, goal=3))
+    assert driver.wait_for_end(0).cause is e.Cause.GOAL
+    driver.apply(driver.make_launch(1, goal=6, start=3, source=0))
+    assert driver.wait_for_end(1).cause is e.Cause.GOAL
+    assert [epoch for epoch, _ in driver.list_reports(1)] == [4, 5, 6]
     assert storage.fetched == []
     assert {stored.name for stored in storage.list()} >= {"0-3.ckpt", "1-6.ckpt"}
 
 
 def test_another_machine_fetches_what_it_starts_from(
-    storage: Watched, engines: Callable[..., Hand]
+    storage: Watched, engines: Callable[..., EngineDriver]
 ) -> None:
     first = engines(storage)
-    first.give(first.launch(0, goal=3))
-    first.until_ended(0)
+    first.apply(first.make_launch(0, goal=3))
+    first.wait_for_end(0)
     second = engines(storage)
-    second.give(second.launch(1, goal=6, start=3, source=0))
-    assert second.until_ended(1).cause is e.Cause.GOAL
+    second.apply(second.make_launch(1, goal=6, start=3, source=0))
+    assert second.wait_for_end(1).cause is e.Cause.GOAL
     assert storage.fetched == ["0-3.ckpt"]
-    assert [value for _, value in second.values(1)] == [1 / 4, 1 / 5, 1 / 6]
+    assert [value for _, value in second.list_reports(1)] == [1 / 4, 1 / 5, 1 / 6]
 
 
-def test_what_cannot_be_fetched_is_spoiled(storage: Watched, engines: Callable[..., Hand]) -> None:
-    hand = engines(storage)
-    hand.give(hand.launch(0, goal=6, start=3, source=5))
-    assert hand.until_ended(0).cause is e.Cause.LOST
-    (spoiled,) = hand.of(e.Spoiled)
+def test_what_cannot_be_fetched_is_spoiled(
+    storage: Watched, engines: Callable[..., EngineDriver]
+) -> None:
+    driver = engines(storage)
+    driver.apply(driver.make_launch(0, goal=6, start=3, source=5))
+    assert driver.wait_for_end(0).cause is e.Cause.LOST
+    (spoiled,) = driver.list_events(e.Spoiled)
     assert "5-3.ckpt cannot be read from" in spoiled.note
 
 
 def test_what_was_changed_elsewhere_is_spoiled(
-    storage: Watched, engines: Callable[..., Hand], tmp_path: Path
+    storage: Watched, engines: Callable[..., EngineDriver], tmp_path: Path
 ) -> None:
-    hand = engines(storage, cache_bytes=0)
-    hand.give(hand.launch(0, goal=3))
-    hand.until_ended(0)
+    driver = engines(storage, cache_bytes=0)
+    driver.apply(driver.make_launch(0, goal=3))
+    driver.wait_for_end(0)
     path = tmp_path / "there" / "0-3.ckpt"
     body = bytearray(path.read_bytes())
     body[-1] ^= 1
     path.write_bytes(body)
-    hand.give(hand.launch(1, goal=6, start=3, source=0))
-    assert hand.until_ended(1).cause is e.Cause.LOST
-    assert "it is not what was written" in hand.of(e.Spoiled)[0].note
+    driver.apply(driver.make_launch(1, goal=6, start=3, source=0))
+    assert driver.wait_for_end(1).cause is e.Cause.LOST
+    assert "its digest does not match" in driver.list_events(e.Spoiled)[0].note
 
 
 def test_a_trial_goes_on_where_uploads_fail_and_nothing_is_named(
-    storage: Watched, engines: Callable[..., Hand], tmp_path: Path
+    storage: Watched, engines: Callable[..., EngineDriver], tmp_path: Path
 ) -> None:
     storage.broken = True
-    hand = engines(storage)
-    hand.give(hand.launch(0, goal=5))
+    driver = engines(storage)
+    driver.apply(driver.make_launch(0, goal=5))
     with pytest.warns(PacelineWarning, match="it is broken. Training goes on without it"):
-        assert hand.until_ended(0).cause is e.Cause.GOAL
-    assert [epoch for epoch, _ in hand.values(0)] == [1, 2, 3, 4, 5]
-    assert hand.of(e.Saved) == []
-    assert {missed.note for missed in hand.of(e.Missed)} >= {
+        assert driver.wait_for_end(0).cause is e.Cause.GOAL
+    assert [epoch for epoch, _ in driver.list_reports(0)] == [1, 2, 3, 4, 5]
+    assert driver.list_events(e.Saved) == []
+    assert {missed.note for missed in driver.list_events(e.Missed)} >= {
         "checkpoint 0-5.ckpt cannot be written: it is broken."
     }
     assert storage.list() == []
@@ -383,110 +438,88 @@ def test_a_trial_goes_on_where_uploads_fail_and_nothing_is_named(
 
 
 def test_what_is_dropped_goes_here_and_there(
-    storage: Watched, engines: Callable[..., Hand], tmp_path: Path
+    storage: Watched, engines: Callable[..., EngineDriver], tmp_path: Path
 ) -> None:
-    hand = engines(storage)
-    hand.give(hand.launch(0, goal=3))
-    hand.until_ended(0)
-    names = tuple((saved.attempt, saved.epoch) for saved in hand.of(e.Saved))
+    driver = engines(storage)
+    driver.apply(driver.make_launch(0, goal=3))
+    driver.wait_for_end(0)
+    names = tuple((saved.attempt, saved.epoch) for saved in driver.list_events(e.Saved))
     assert (0, 3) in names
-    hand.give(d.Drop(checkpoints=names, why="the test asks for it"))
-    hand.give(hand.launch(4, goal=1))  # goes through the same line, after it
-    hand.until_ended(4)
+    driver.apply(d.Drop(checkpoints=names, why="the test asks for it"))
+    driver.apply(driver.make_launch(4, goal=1))  # goes through the same line, after it
+    driver.wait_for_end(4)
     assert {stored.name for stored in storage.list()} == {"4-1.ckpt"}
     here = (tmp_path / "node-0" / "checkpoints").iterdir()
     assert {path.name for path in here} == {"4-1.ckpt"}
 
 
 def test_the_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "files", Folder(tmp_path / "there"), 250)
+    files = CheckpointFiles(tmp_path / "files", FolderStorage(tmp_path / "there"), 250)
 
     def lie(name: tuple[int, int]) -> None:
-        shelf.path(name).write_bytes(b"x" * 100)
-        shelf.cached(name)
+        files.path(name).write_bytes(b"x" * 100)
+        files.add_cached(name)
 
     def here() -> set[str]:
-        return {path.name for path in shelf.checkpoints.iterdir()}
+        return {path.name for path in files.checkpoints.iterdir()}
 
     lie((0, 1))
     lie((1, 1))
-    assert shelf.wanted(9, (0, 1))
+    assert files.reserve(9, (0, 1))
     lie((2, 1))
     assert here() == {"0-1.ckpt", "2-1.ckpt"}
     lie((3, 1))
     assert here() == {"0-1.ckpt", "3-1.ckpt"}, "an attempt has not read it yet"
-    shelf.read(9)
+    files.release(9)
     lie((4, 1))
     assert here() == {"3-1.ckpt", "4-1.ckpt"}
-    assert not shelf.wanted(9, (0, 1))
+    assert not files.reserve(9, (0, 1))
 
 
 # Whole studies
 
 
-def learns(trial: Any) -> None:  # noqa: ANN401
-    weight = trial.keep(weight=[0.0])
-    for _ in trial.epochs():
-        time.sleep(0.002)
-        weight[0] += trial["lr"] * (1 - weight[0])
-        trial.report(loss=(1 - weight[0]) ** 2, pid=os.getpid())
-
-
-def told(folder: Path, node: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return what a study on one of several machines is given."""
-    return {
-        "metric": "loss",
-        "mode": "min",
-        "epochs": 6,
-        "slots": 2,
-        "name": "moves",
-        "store": f"sqlite:///{folder / 'studies.db'}",
-        "files": folder / node,
-        "checkpoints": str(folder / "shared"),
-        "progress": False,
-        **more,
-    }
-
-
 def test_a_study_goes_on_from_a_shared_folder_on_another_machine(tmp_path: Path) -> None:
     rates = (0.1, 0.2, 0.4)
-    with pl.Study(learns, **told(tmp_path, "one")) as study:
+    with pl.Study(train_counter, **make_options(tmp_path, "one")) as study:
         study.group([({"lr": rate}, 3) for rate in rates])
-    with pl.Study(learns, **told(tmp_path, "two")) as study:
+    with pl.Study(train_counter, **make_options(tmp_path, "two")) as study:
         ran = study.group([({"lr": rate}, 6) for rate in rates])
         weights = [trial.checkpoint and trial.checkpoint.load()["weight"][0] for trial in ran]
-    state = folded(log_of(f"sqlite:///{tmp_path / 'studies.db'}", "moves"))
+    state = fold_log(read_log(f"sqlite:///{tmp_path / 'studies.db'}", "moves"))
     assert (state.epochs_trained, state.repeats) == (6 * len(rates), 0)
     assert weights == pytest.approx([1 - (1 - rate) ** 6 for rate in rates])
 
 
 def test_a_study_keeps_its_checkpoints_where_they_were(tmp_path: Path) -> None:
-    with pl.Study(learns, **told(tmp_path, "one")) as study:
+    with pl.Study(train_counter, **make_options(tmp_path, "one")) as study:
         study.group([({"lr": 0.1}, 3)])
     with (
-        pytest.raises(SpecError, match=r"keeps its checkpoints in .*shared, not in"),
-        pl.Study(learns, **told(tmp_path, "one", checkpoints=str(tmp_path / "other"))) as study,
+        pytest.raises(SpecError, match=r"has its checkpoints in .*shared, not in"),
+        pl.Study(
+            train_counter, **make_options(tmp_path, "one", checkpoints=str(tmp_path / "other"))
+        ) as study,
     ):
         study.group([({"lr": 0.1}, 6)])
 
 
 def test_a_driver_that_is_killed_is_followed_by_one_on_another_machine(tmp_path: Path) -> None:
     (tmp_path / "hold").touch()
-    study_file(tmp_path)
+    write_study_file(tmp_path)
     run = ("run", "study.py", "--name", "told", "--checkpoints", "shared", "--no-report", "-q")
-    with Running(tmp_path, "paceline", *run) as driver:
+    with RunningCommand(tmp_path, "paceline", *run) as driver:
         # Two trials stand in their third epoch; what was the best before is saved.
         store = f"sqlite:///{tmp_path / 'paceline.db'}"
         wait_for(lambda: any((tmp_path / "shared").glob("*/*.ckpt")))
-        wait_for(lambda: any(isinstance(step.event, e.Saved) for step in log_of(store, "told")))
+        wait_for(lambda: any(isinstance(step.event, e.Saved) for step in read_log(store, "told")))
         driver.signal(signal.SIGKILL)
         assert driver.end().code == -signal.SIGKILL
     shutil.rmtree(tmp_path / "paceline.files")
     (tmp_path / "hold").unlink()
-    ran = outside(tmp_path, "resume", "told", "--no-report", "-q")
+    ran = run_command(tmp_path, "resume", "told", "--no-report", "-q")
     assert ran.code == 0, ran.err
-    log = log_of(store, "told")
-    state = folded(log)
+    log = read_log(store, "told")
+    state = fold_log(log)
     assert state.end is not None
     again = next(at for at, step in enumerate(log) if isinstance(step.event, e.Resumed))
     starts = [
@@ -495,9 +528,9 @@ def test_a_driver_that_is_killed_is_followed_by_one_on_another_machine(tmp_path:
         for decision in step.decisions
         if isinstance(decision, d.Launch)
     ]
-    assert any(start > 0 for _, start in starts), "nobody went on from what was saved"
+    assert any(start > 0 for _, start in starts), "no attempt continued from a checkpoint"
     assert not [step for step in log if isinstance(step.event, e.Spoiled)]
     (folder,) = (tmp_path / "shared").iterdir()
     assert {path.name for path in folder.iterdir()} == {
-        name_of(*name) for name in state.files.files
+        checkpoint_name(*name) for name in state.checkpoints.records
     }

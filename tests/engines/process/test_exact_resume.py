@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
+from process_engines import make_engine
 from sklearn import linear_model, neural_network
-from test_local_engine import local
+from small_networks import is_equal, make_images, shuffle_rows
 
 from paceline.core import events as e
-from paceline.testing.engine_driver import Advising, Hand, opened
+from paceline.testing.engine_driver import EngineDriver, StubAdvisor, make_open
 from paceline.worker import checkpoint_file
 
 if TYPE_CHECKING:
@@ -24,37 +24,16 @@ if TYPE_CHECKING:
 
 
 # Torch loads as much again as itself when a process makes its first optimizer: here it does so in
-# the nursery, once, rather than in each of its workers.
+# the fork server, once, instead of in each of its workers.
 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 PAUSES = 20
 EPOCHS = PAUSES + 1
 
 
-def images(count: int = 48) -> tuple[Any, Any]:
-    """Return small images and their classes, always the same, whatever the generators' states."""
-    rng = np.random.default_rng(5)
-    labels = rng.integers(0, 3, count)
-    pixels = rng.normal(size=(count, 1, 6, 6)) + labels[:, None, None, None]
-    return pixels.astype(np.float32), labels
-
-
-def shuffled(count: int) -> Any:  # noqa: ANN401
-    """Return an order by numpy's global generator, which is the one that training code uses."""
-    return np.random.permutation(count)  # noqa: NPY002
-
-
-def small_network() -> tuple[Any, Any]:
-    """Return a network with dropout for the images, and an optimizer with momentum."""
-    model = torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(36, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 3)
-    )
-    return model, torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
-
-
 def with_torch(trial: Any) -> None:  # noqa: ANN401
     """Train a network with everything that has a state: batch norm, dropout, Adam, a schedule."""
-    pixels, labels = (torch.from_numpy(array) for array in images())
+    pixels, labels = (torch.from_numpy(array) for array in make_images())
     model = torch.nn.Sequential(
         torch.nn.Conv2d(1, 4, 3),
         torch.nn.BatchNorm2d(4),
@@ -68,7 +47,7 @@ def with_torch(trial: Any) -> None:  # noqa: ANN401
     trial.keep(model=model, opt=opt, schedule=schedule)
     for _ in trial.epochs():
         # One order by each library's generator.
-        for rows in (torch.randperm(48), torch.from_numpy(shuffled(48))):
+        for rows in (torch.randperm(48), torch.from_numpy(shuffle_rows(48))):
             for batch in rows.split(16):
                 opt.zero_grad()
                 loss = torch.nn.functional.cross_entropy(model(pixels[batch]), labels[batch])
@@ -80,7 +59,7 @@ def with_torch(trial: Any) -> None:  # noqa: ANN401
 
 def with_sgd(trial: Any) -> None:  # noqa: ANN401
     """Fit a linear model; what it has learned is two arrays and a count of steps."""
-    pixels, labels = images()
+    pixels, labels = make_images()
     rows = pixels.reshape(len(pixels), -1)
     model = linear_model.SGDClassifier(
         loss="log_loss", eta0=trial["lr"], learning_rate="invscaling"
@@ -101,7 +80,7 @@ def with_sgd(trial: Any) -> None:  # noqa: ANN401
 
 def with_mlp(trial: Any) -> None:  # noqa: ANN401
     """Fit a small network, whose optimizer has moments."""
-    pixels, labels = images()
+    pixels, labels = make_images()
     rows = pixels.reshape(len(pixels), -1)
     model = neural_network.MLPClassifier((8,), learning_rate_init=trial["lr"], batch_size=16)
     model.partial_fit(rows[:16], labels[:16], classes=[0, 1, 2])
@@ -124,47 +103,39 @@ def with_mlp(trial: Any) -> None:  # noqa: ANN401
         trial.report(loss=model.loss_)
 
 
-def trained(hand: Hand, trial: int, first: int, goals: Iterable[int]) -> tuple[str, list[Any]]:
+def trained(
+    driver: EngineDriver, trial: int, first: int, goals: Iterable[int]
+) -> tuple[str, list[Any]]:
     """Train to each goal in a process of its own, on slots in turn; return its end and curve."""
     start, source = 0, None
     curve: list[Any] = []
     for attempt, goal in enumerate(goals, first):
-        hand.give(hand.launch(attempt, trial=trial, goal=goal, start=start, source=source))
-        assert hand.until_ended(attempt).cause is e.Cause.GOAL, hand.of(e.Ended)
-        curve += hand.values(attempt)
+        driver.apply(
+            driver.make_launch(attempt, trial=trial, goal=goal, start=start, source=source)
+        )
+        assert driver.wait_for_end(attempt).cause is e.Cause.GOAL, driver.list_events(e.Ended)
+        curve += driver.list_reports(attempt)
         start, source = goal, attempt
     return f"{source}-{start}.ckpt", curve
 
 
-def same(one: Any, other: Any) -> bool:  # noqa: ANN401
-    """Say whether two nested values are the same to the last bit."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, torch.Tensor):
-        return same(one.numpy(), other.numpy())
-    if isinstance(one, np.ndarray):
-        return bool(one.dtype == other.dtype and one.tobytes() == other.tobytes())
-    return bool(one == other)
-
-
-@pytest.mark.parametrize("train", [with_torch, with_sgd, with_mlp])
+@pytest.mark.parametrize(
+    "train",
+    [with_torch, *(pytest.param(train, marks=pytest.mark.slow) for train in (with_sgd, with_mlp))],
+)
 def test_twenty_pauses_and_moves_change_no_bit(
     train: Callable[[Any], None], tmp_path: Path
 ) -> None:
-    engine = local(train, tmp_path, Advising())
+    engine = make_engine(train, tmp_path, StubAdvisor())
     try:
-        hand = Hand(engine, 0.02)
-        hand.give(*(opened(trial, {"lr": 0.01}) for trial in (0, 1)))
-        ends = [trained(hand, 0, 0, [EPOCHS]), trained(hand, 1, 1, range(1, EPOCHS + 1))]
+        driver = EngineDriver(engine, 0.02)
+        driver.apply(*(make_open(trial, {"lr": 0.01}) for trial in (0, 1)))
+        ends = [trained(driver, 0, 0, [EPOCHS]), trained(driver, 1, 1, range(1, EPOCHS + 1))]
     finally:
         engine.close()
     straight, paused = (checkpoint_file.read(tmp_path / "checkpoints" / name) for name, _ in ends)
     curve, pieces = (curve for _, curve in ends)
     assert pieces == curve
     assert len({value for _, value in curve}) > 1, "nothing was learned, so nothing is shown"
-    assert same(paused["kept"], straight["kept"])
-    assert same(paused["random"], straight["random"])
+    assert is_equal(paused["kept"], straight["kept"])
+    assert is_equal(paused["random"], straight["random"])

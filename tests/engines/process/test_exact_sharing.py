@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from cli_kit import log_of
+from command_line import read_log
 from sklearn import linear_model
-from test_exact_resume import images, same, shuffled, small_network
+from small_networks import is_equal, make_images, make_network, shuffle_rows
 
 import paceline as pl
-from paceline.analysis.sharing import sharing_of
+from paceline.analysis.sharing import measure_sharing
 from paceline.core.decisions import Launch
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ DIFFERENT = 2 * (2 * 2 + 6 * 1 + 12 * 3)
 
 def with_torch(trial: Any) -> None:  # noqa: ANN401
     """Train a network with dropout and momentum, reading its schedules step by step."""
-    pixels, labels = (torch.from_numpy(array) for array in images())
-    model, opt = small_network()
+    pixels, labels = (torch.from_numpy(array) for array in make_images())
+    model, opt = make_network()
     _, _, losses = trial.keep(model=model, opt=opt, losses=[])
     for epoch in trial.epochs():
         batches = torch.randperm(48).split(trial["batch"])
@@ -64,7 +64,7 @@ def with_torch(trial: Any) -> None:  # noqa: ANN401
 
 def with_sklearn(trial: Any) -> None:  # noqa: ANN401
     """Fit a linear model batch by batch; momentum weighs each new fit against the one before."""
-    pixels, labels = images()
+    pixels, labels = make_images()
     inputs = pixels.reshape(len(pixels), -1)
     model = linear_model.SGDClassifier(loss="log_loss", learning_rate="constant", eta0=1.0)
     model.partial_fit(inputs[:3], labels[:3], classes=[0, 1, 2])
@@ -77,7 +77,7 @@ def with_sklearn(trial: Any) -> None:  # noqa: ANN401
 
     _, losses = trial.keep(model=(save, load), losses=[])
     for epoch in trial.epochs():
-        order, size = shuffled(len(inputs)), trial["batch"]
+        order, size = shuffle_rows(len(inputs)), trial["batch"]
         for start in range(0, len(order), size):
             before, rows = model.coef_.copy(), order[start : start + size]
             model.set_params(eta0=trial.value("lr", start / len(order)))
@@ -104,11 +104,13 @@ def trained(
             assert trial.checkpoint is not None
             assert trial.checkpoint.epoch == EPOCHS
             ends.append(trial.checkpoint.load())
-    return sharing_of(log_of(store, name)), ends
+    return measure_sharing(read_log(store, name)), ends
 
 
-@pytest.mark.parametrize("train", [with_torch, with_sklearn])
-def test_who_shares_ends_as_who_trains_alone(train: Callable[[Any], None], tmp_path: Path) -> None:
+@pytest.mark.parametrize("train", [with_torch, pytest.param(with_sklearn, marks=pytest.mark.slow)])
+def test_a_trial_that_shares_prefixes_ends_as_one_trained_alone(
+    train: Callable[[Any], None], tmp_path: Path
+) -> None:
     store = f"sqlite:///{tmp_path / 'studies.db'}"
     found, ends = trained(train, store, "together", share=True)
     alone, singles = trained(train, store, "apart", share=False)
@@ -117,7 +119,7 @@ def test_who_shares_ends_as_who_trains_alone(train: Callable[[Any], None], tmp_p
     assert len(ends) == len(singles) == 24
     for number, (end, single) in enumerate(zip(ends, singles, strict=True)):
         assert len(end["losses"]) == EPOCHS
-        assert same(end, single), f"trial {number} ends otherwise where it shares"
+        assert is_equal(end, single), f"trial {number} ends otherwise where it shares"
     different = {tuple(end["losses"]) for end in ends}
     assert len(different) == 24, "some schedules train the same, so that too little is shown"
 
@@ -140,7 +142,7 @@ def descent() -> Callable[[Any], None]:
 
 
 @pytest.mark.parametrize("train", [descent(), pytest.param(with_torch, marks=pytest.mark.slow)])
-def test_who_goes_on_from_another_study_ends_as_who_trains_alone(
+def test_a_trial_continued_from_another_study_ends_as_one_trained_alone(
     train: Callable[[Any], None], tmp_path: Path
 ) -> None:
     store = f"sqlite:///{tmp_path / 'studies.db'}"
@@ -154,11 +156,11 @@ def test_who_goes_on_from_another_study_ends_as_who_trains_alone(
     assert found.epochs_trained < found.epochs_needed
     launches = [
         entry
-        for step in log_of(store, "second")
+        for step in read_log(store, "second")
         for entry in step.decisions
         if isinstance(entry, Launch)
     ]
     assert any(launch.source is not None and launch.source < 0 for launch in launches)
     for number, (end, single) in enumerate(zip(ends, singles, strict=True)):
-        assert same(end, single), f"trial {number} ends otherwise where it was taken over"
+        assert is_equal(end, single), f"trial {number} ends otherwise where it was taken over"
     assert len({tuple(end["losses"]) for end in ends}) == 4

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from test_local_engine import spec
+from fake_pool import FakeChannel, FakePool
+from process_engines import make_spec
 
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.engines.process.attempt import Life
-from paceline.engines.process.background import Beside
-from paceline.engines.process.checkpoint_files import Shelf
-from paceline.engines.process.engine import Briefing
-from paceline.engines.process.local.devices import Devices
-from paceline.engines.process.ray.node_files import Afar
-from paceline.engines.process.ray.node_protocol import AnyWord, Clear, Drop, Publish, Settle
-from paceline.engines.process.ray.nodes import FarLine
-from paceline.engines.process.uploads import Transit
-from paceline.store.storage import Folder
+from paceline.engines.process.attempt import RunningAttempt
+from paceline.engines.process.background import BackgroundJobs
+from paceline.engines.process.checkpoint_files import CheckpointFiles
+from paceline.engines.process.engine import ProcessEngine
+from paceline.engines.process.local.devices import LocalDevices
+from paceline.engines.process.ray.node_files import NodeFilesClient
+from paceline.engines.process.ray.node_protocol import (
+    AssignAttempt,
+    ClearAttempt,
+    DropCheckpoint,
+    NodeMessage,
+    PublishCheckpoint,
+)
+from paceline.engines.process.uploads import Uploads
+from paceline.store.storage import FolderStorage
+from paceline.testing.engine_driver import DrivenStudy, EngineDriver, make_open
+from paceline.worker.protocol import StartAttempt
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from paceline.engines.process.ports import Line
+    from paceline.engines.process.providers import WorkerChannel
 
 
-class Half(Devices, frozen=True):
+class Half(LocalDevices, frozen=True):
     """Slots of which only the first is on this machine."""
 
     far: Any = None
 
-    def away(self, slot: int) -> Any:  # noqa: ANN401
+    def node_files(self, slot: int) -> Any:  # noqa: ANN401
         return self.far if slot else None
 
 
@@ -47,49 +55,56 @@ LAUNCH = d.Launch(
 )
 
 
-def test_each_process_is_told_where_its_own_files_are(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "study", Folder(tmp_path / "kept"))
-    said: list[AnyWord] = []
-    far = Afar("/far", said.append)
-    briefing = Briefing(spec(), Half(3, 3, far=far), shelf)
-    begins = list(briefing.of(LAUNCH, {}, None))
-    near = str(shelf.checkpoints)
-    assert [begin.folder for begin in begins] == [near, "/far/checkpoints", "/far/checkpoints"]
-    assert [begin.checkpoint for begin in begins] == ["5-3.ckpt"] * 3
-    assert begins[0].log == str(shelf.log(7))
-    assert begins[1].log == begins[2].log == "/far/logs/attempt-7.log"
-    # Nobody has it yet; and when it is here, only the far ones wait for their own node.
-    assert [begin.awaits for begin in begins] == [True, True, True]
-    shelf.path((5, 3)).touch()
-    assert [begin.awaits for begin in briefing.of(LAUNCH, {}, None)] == [False, True, True]
+def ignore(_: object) -> None:
+    """Do nothing."""
 
 
-def transit(shelf: Shelf, told: list[e.AnyEvent]) -> Transit:
-    return Transit(shelf, Beside({}), told.append, lambda: 0.0)
+def list_starts(files: CheckpointFiles, node: NodeFilesClient) -> list[StartAttempt]:
+    """Return the first message to each process of the attempt."""
+    pool = FakePool()
+    engine = ProcessEngine(make_spec(), pool, Half(3, 3, far=node), files=files)
+    driver = EngineDriver(engine, 0.02)
+    driver.apply(make_open(0, {}), LAUNCH)
+    engine.close()
+    firsts = [channel.sent[0] for channel in pool.channels]
+    return [message for message in firsts if isinstance(message, StartAttempt)]
 
 
-def gang(log: Path) -> Life:
-    lines: list[tuple[int, Line]] = [(40 + rank, FarLine(lambda _: None)) for rank in range(3)]
-    return Life(LAUNCH, lines, log)
+def test_each_process_gets_the_folder_of_its_own_node(tmp_path: Path) -> None:
+    files = CheckpointFiles(tmp_path / "study", FolderStorage(tmp_path / "kept"))
+    node = NodeFilesClient("/far", ignore, ignore)
+    starts = list_starts(files, node)
+    near = str(files.checkpoints)
+    assert [start.folder for start in starts] == [near, "/far/checkpoints", "/far/checkpoints"]
+    assert [start.checkpoint for start in starts] == ["5-3.ckpt"] * 3
+    assert starts[0].log == str(files.log(7))
+    assert starts[1].log == starts[2].log == "/far/logs/attempt-7.log"
+    # The checkpoint is nowhere yet. Once it is on this machine, only the other node fetches it.
+    assert [start.awaits for start in starts] == [True, True, True]
+    files.path((5, 3)).touch()
+    assert [start.awaits for start in list_starts(files, node)] == [False, True, True]
 
 
-def test_every_far_process_settles_and_only_the_first_ones_node_publishes(tmp_path: Path) -> None:
-    said: list[tuple[str, AnyWord]] = []
-    here = Afar("/a", lambda word: said.append(("a", word)))
-    there = Afar("/b", lambda word: said.append(("b", word)))
-    shelf = Shelf(tmp_path / "study", Folder(tmp_path / "kept"))
-    told: list[e.AnyEvent] = []
-    way, life = transit(shelf, told), gang(tmp_path / "log")
-    way.begin(life, [here, None, there], (5, 3))
-    assert said == [("a", Settle(40, 7, (5, 3))), ("b", Settle(42, 7, (5, 3)))]
-    assert [way.here(member) for member in life.members] == [False, True, False]
-    said.clear()
+def test_every_other_node_gets_the_attempt_and_the_first_processes_node_publishes(
+    tmp_path: Path,
+) -> None:
+    sent: list[tuple[str, NodeMessage]] = []
+    first = NodeFilesClient("/a", lambda message: sent.append(("a", message)), ignore)
+    third = NodeFilesClient("/b", lambda message: sent.append(("b", message)), ignore)
+    files = CheckpointFiles(tmp_path / "study", FolderStorage(tmp_path / "kept"))
+    uploads = Uploads(files, BackgroundJobs())
+    channels: list[tuple[int, WorkerChannel]] = [(40 + rank, FakeChannel()) for rank in range(3)]
+    attempt = RunningAttempt(LAUNCH, channels, tmp_path / "log")
+    uploads.start(attempt, [first, None, third], (5, 3))
+    assert sent == [("a", AssignAttempt(40, 7, (5, 3))), ("b", AssignAttempt(42, 7, (5, 3)))]
+    assert [uploads.is_local(process) for process in attempt.processes] == [False, True, False]
+    sent.clear()
     saved = e.Saved(at=0.0, attempt=7, epoch=6, seconds=0.1, bytes=1, digest="d")
-    way.wrote(saved, None, asked=True)
-    assert said == [("a", Publish((7, 6)))]
-    said.clear()
-    way.drop((5, 3))
-    assert sorted(said, key=str) == [("a", Drop((5, 3))), ("b", Drop((5, 3)))]
-    said.clear()
-    way.clear(e.Ended(at=0.0, attempt=7, cause=e.Cause.GOAL))
-    assert sorted(said, key=str) == [("a", Clear(7)), ("b", Clear(7))]
+    assert uploads.accept_checkpoint(saved, None, ordered=True) == ()
+    assert sent == [("a", PublishCheckpoint((7, 6)))]
+    sent.clear()
+    uploads.drop((5, 3))
+    assert sorted(sent, key=str) == [("a", DropCheckpoint((5, 3))), ("b", DropCheckpoint((5, 3)))]
+    sent.clear()
+    uploads.clear(e.Ended(at=0.0, attempt=7, cause=e.Cause.GOAL), DrivenStudy())
+    assert sorted(sent, key=str) == [("a", ClearAttempt(7)), ("b", ClearAttempt(7))]

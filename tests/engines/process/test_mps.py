@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from mps_kit import library, service
+from fake_mps import write_cuda_stub, write_mps_service
+from waiting import LIMIT_S
 
 from paceline.engines.process.local.mps import Mps
 
@@ -39,15 +40,15 @@ def test_where_it_is_not_installed_the_note_says_so(
     mps.close()
 
 
-def test_where_it_does_not_start_the_note_has_its_words(folder: Path) -> None:
-    service(folder, "echo 'Cannot find the GPU'; exit 1")
+def test_a_service_that_does_not_start_has_its_message_in_the_note(folder: Path) -> None:
+    write_mps_service(folder, "echo 'Cannot find the GPU'; exit 1")
     mps = Mps(("gpu-a",))
     assert mps.pipe == ""
     assert mps.note == "nvidia-cuda-mps-control does not work here (Cannot find the GPU)"
 
 
 def test_one_that_no_program_can_reach_is_ended_again(folder: Path) -> None:
-    log = service(folder)
+    log = write_mps_service(folder)
     mps = Mps(("gpu-a", "gpu-b"))
     assert mps.pipe == ""
     assert mps.note == "nvidia-cuda-mps-control does not work here (programs cannot reach it)"
@@ -56,7 +57,7 @@ def test_one_that_no_program_can_reach_is_ended_again(folder: Path) -> None:
 
 def owner(folder: Path) -> tuple[subprocess.Popen[str], Path]:
     """Start a process that has the service up; return it, and the service's folder."""
-    library(folder)
+    write_cuda_stub(folder)
     path = f"{folder}:{os.environ.get('PYTHONPATH', '')}"
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER],
@@ -70,7 +71,7 @@ def owner(folder: Path) -> tuple[subprocess.Popen[str], Path]:
 
 
 def test_it_is_up_until_its_owner_has_closed_it(folder: Path) -> None:
-    log = service(folder)
+    log = write_mps_service(folder)
     process, own = owner(folder)
     assert own.is_dir()
     assert log.read_text().split() == ["-d", "gpu-a"]
@@ -81,13 +82,13 @@ def test_it_is_up_until_its_owner_has_closed_it(folder: Path) -> None:
 
 def test_it_ends_with_an_owner_that_is_killed_with_all_its_children(folder: Path) -> None:
     os.mkfifo(folder / "ends")
-    log = service(folder, end=f"echo over > {folder / 'ends'}")
+    log = write_mps_service(folder, end=f"echo over > {folder / 'ends'}")
     process, _ = owner(folder)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(process.pid, signal.SIGKILL)
     for child in children:
         os.kill(int(child), signal.SIGKILL)
     # From a pipe: that waits until it is written to.
-    assert subprocess.check_output(["cat", str(folder / "ends")], timeout=60) == b"over\n"
+    assert subprocess.check_output(["cat", str(folder / "ends")], timeout=LIMIT_S) == b"over\n"
     assert log.read_text().split()[-1] == "quit"
     process.communicate()

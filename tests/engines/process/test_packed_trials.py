@@ -8,13 +8,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_machine import Bench, Says
+from machine_bench import MachineBench, ScriptedPolicy
 
 import paceline as pl
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.engines.process.local.devices import Devices, Gpu, find_devices, visible
-from paceline.worker.memory_usage import ran_out
+from paceline.engines.process.local.devices import Gpu, LocalDevices, find_devices, select_visible
+from paceline.worker.memory_usage import is_out_of_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +66,7 @@ def test_two_trials_share_a_core_at_the_same_time(tmp_path: Path) -> None:
     assert {end.cause for end in ends(result)} == {e.Cause.FINISHED}
 
 
-def test_who_runs_out_of_memory_on_a_shared_slot_gets_its_own_and_loses_no_retry() -> None:
+def test_a_trial_out_of_memory_on_a_shared_slot_gets_a_whole_slot_and_loses_no_retry() -> None:
     def greedy(trial: Any) -> None:  # noqa: ANN401
         steps = trial.keep(steps=[0])
         for epoch in trial.epochs():
@@ -83,10 +83,10 @@ def test_who_runs_out_of_memory_on_a_shared_slot_gets_its_own_and_loses_no_retry
     assert [launch.width for launch in launches(result)] == [0.5, 0.5, 1.0]
     assert [len(trial.values) for trial in result.trials] == [3, 3]
     assert [trial.failures for trial in result.trials] == [0, 0]
-    assert "finds no memory on a slot it shares" in result.story(1)
+    assert "runs out of memory on a shared slot" in result.story(1)
 
 
-def test_who_runs_out_of_memory_on_a_slot_of_its_own_fails() -> None:
+def test_a_trial_out_of_memory_on_a_whole_slot_fails() -> None:
     def greedy(trial: Any) -> None:  # noqa: ANN401
         for _ in trial.epochs():
             if trial["a"] == 2:
@@ -113,7 +113,7 @@ def test_a_packed_trial_that_the_kernel_ends_is_tried_on_a_whole_slot() -> None:
 
 
 @pytest.mark.parametrize("pack", [1, 2])
-def test_memory_is_told_with_the_first_report_where_trials_may_share(pack: int) -> None:
+def test_memory_is_in_the_first_report_if_trials_may_share_slots(pack: int) -> None:
     def holds(trial: Any) -> None:  # noqa: ANN401
         block = bytearray(os.urandom(1 << 20)) * 64
         for _ in trial.epochs():
@@ -121,7 +121,7 @@ def test_memory_is_told_with_the_first_report_where_trials_may_share(pack: int) 
 
     result = tuned(holds, pack=pack)
     reports = [step.event for step in result.log if isinstance(step.event, e.Reported)]
-    slot = Devices(1, 1).slot_bytes(0)
+    slot = LocalDevices(1, 1).slot_bytes(0)
     for report in reports:
         assert set(report.metrics) == {"loss"}
         if pack > 1 and report.epoch == 1:
@@ -142,7 +142,7 @@ def test_memory_is_told_with_the_first_report_where_trials_may_share(pack: int) 
     ],
 )
 def test_errors_that_mean_too_little_memory_are_known(error: Exception, is_so: bool) -> None:
-    assert ran_out(error) is is_so
+    assert is_out_of_memory(error) is is_so
 
 
 def widths(decided: tuple[d.AnyDecision, ...]) -> list[float]:
@@ -150,9 +150,9 @@ def widths(decided: tuple[d.AnyDecision, ...]) -> list[float]:
 
 
 def test_what_the_first_epoch_takes_of_memory_is_the_least_width_from_then_on() -> None:
-    bench = Bench(Says(), [{"a": a} for a in range(6)], slots=2, pack=4)
+    bench = MachineBench(ScriptedPolicy(), [{"a": a} for a in range(6)], slots=2, pack=4)
     assert widths(bench.first) == [0.25] * 6
-    bench = Bench(Says(), [{"a": a} for a in range(9)], slots=1, pack=4)
+    bench = MachineBench(ScriptedPolicy(), [{"a": a} for a in range(9)], slots=1, pack=4)
     assert widths(bench.first) == [0.25] * 4
     heavy = e.Reported(at=1.0, attempt=0, epoch=1, metrics={"loss": 1.0}, seconds=1.0, memory=0.4)
     bench.say(heavy)
@@ -162,8 +162,8 @@ def test_what_the_first_epoch_takes_of_memory_is_the_least_width_from_then_on() 
     assert widths(decided) == [0.5]
 
 
-def test_who_was_crowded_waits_for_a_whole_slot() -> None:
-    bench = Bench(Says(), [{"a": 1}, {"a": 2}], slots=1, pack=2)
+def test_a_crowded_trial_waits_for_a_whole_slot() -> None:
+    bench = MachineBench(ScriptedPolicy(), [{"a": 1}, {"a": 2}], slots=1, pack=2)
     assert widths(bench.first) == [0.5, 0.5]
     assert widths(bench.say(e.Ended(at=1.0, attempt=1, cause=e.Cause.CROWDED))) == []
     assert widths(bench.say(e.Ended(at=2.0, attempt=0, cause=e.Cause.FINISHED))) == [1.0]
@@ -171,7 +171,7 @@ def test_who_was_crowded_waits_for_a_whole_slot() -> None:
 
 
 def test_trials_that_share_a_gpu_see_the_same_one_and_its_service() -> None:
-    devices = Devices(2, 16, ("gpu-a", "gpu-b"), (1 << 30, 2 << 30), "/run/mps")
+    devices = LocalDevices(2, 16, ("gpu-a", "gpu-b"), (1 << 30, 2 << 30), "/run/mps")
     shared = devices.variables((1,), 0.25, 0)
     assert shared["CUDA_VISIBLE_DEVICES"] == "gpu-b"
     assert shared["CUDA_MPS_PIPE_DIRECTORY"] == "/run/mps"
@@ -200,4 +200,4 @@ def test_trials_that_share_a_gpu_see_the_same_one_and_its_service() -> None:
 )
 def test_a_study_keeps_to_the_gpus_its_driver_may_see(told: str | None, left: str) -> None:
     gpus = [Gpu(f"GPU-{name}", 1) for name in "abc"]
-    assert visible(gpus, told) == [Gpu(f"GPU-{name}", 1) for name in left]
+    assert select_visible(gpus, told) == [Gpu(f"GPU-{name}", 1) for name in left]

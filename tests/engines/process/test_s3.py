@@ -10,17 +10,17 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from cli_kit import Here, log_of
-from s3_kit import BUCKET, Server, serving
-from test_checkpoint_storage import learns, told
+from command_line import CommandLine, read_log
+from remote_checkpoints import make_options, train_counter
+from s3_server import BUCKET, S3Server, run_s3_server
 
 import paceline as pl
-from paceline.api.stored import CheckpointPage, folded
+from paceline.api.stored import CheckpointPage, fold_log
 from paceline.core import events as e
 from paceline.core.errors import CheckpointError, PacelineWarning
 from paceline.store.storage import open_storage
 from paceline.testing.storages import StorageContract
-from paceline.worker.trial import name_of
+from paceline.worker.trial import checkpoint_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("s3")) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with run_s3_server(tmp_path_factory.mktemp("s3")) as server:
         yield server
 
 
 @pytest.fixture(autouse=True)
-def environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reach the server as users do: by the usual environment variables."""
     for name, value in server.environ.items():
         monkeypatch.setenv(name, value)
@@ -61,20 +61,20 @@ def place() -> str:
 def held(log: list[Any]) -> tuple[Storage, set[str]]:
     """Return where a study keeps its checkpoints, and what its log names."""
     opened = log[0].event
-    return open_storage(opened.engine["checkpoints"]), {
-        name_of(*name) for name in folded(log).files.files
+    return open_storage(opened.run.checkpoints or ""), {
+        checkpoint_name(*name) for name in fold_log(log).checkpoints.records
     }
 
 
 def test_a_study_goes_on_from_s3_on_another_machine(tmp_path: Path, place: str) -> None:
     rates = (0.1, 0.2, 0.4)
-    with pl.Study(learns, **told(tmp_path, "one", checkpoints=place)) as study:
+    with pl.Study(train_counter, **make_options(tmp_path, "one", checkpoints=place)) as study:
         study.group([({"lr": rate}, 3) for rate in rates])
-    with pl.Study(learns, **told(tmp_path, "two", checkpoints=place)) as study:
+    with pl.Study(train_counter, **make_options(tmp_path, "two", checkpoints=place)) as study:
         ran = study.group([({"lr": rate}, 6) for rate in rates])
         weights = [trial.checkpoint and trial.checkpoint.load()["weight"][0] for trial in ran]
-    log = log_of(f"sqlite:///{tmp_path / 'studies.db'}", "moves")
-    state = folded(log)
+    log = read_log(f"sqlite:///{tmp_path / 'studies.db'}", "moves")
+    state = fold_log(log)
     assert (state.epochs_trained, state.repeats) == (6 * len(rates), 0)
     assert weights == pytest.approx([1 - (1 - rate) ** 6 for rate in rates])
     # Whoever is faster than the server leaves out what a later one makes superfluous.
@@ -85,9 +85,13 @@ def test_a_study_goes_on_from_s3_on_another_machine(tmp_path: Path, place: str) 
 
 
 def test_a_result_is_read_where_nothing_was_trained(tmp_path: Path, place: str) -> None:
-    given = told(tmp_path, "one", checkpoints=place, space={"lr": pl.uniform(0.1, 0.9)}, trials=4)
-    first = pl.tune(learns, **given, keep_best=1, policy="fifo").best
-    again = pl.tune(learns, **{**given, "files": tmp_path / "two"}, keep_best=1, policy="fifo").best
+    given = make_options(
+        tmp_path, "one", checkpoints=place, space={"lr": pl.uniform(0.1, 0.9)}, trials=4
+    )
+    first = pl.tune(train_counter, **given, keep_best=1, policy="fifo").best
+    again = pl.tune(
+        train_counter, **{**given, "files": tmp_path / "two"}, keep_best=1, policy="fifo"
+    ).best
     assert first is not None
     assert again is not None
     assert first.checkpoint is not None
@@ -97,10 +101,12 @@ def test_a_result_is_read_where_nothing_was_trained(tmp_path: Path, place: str) 
     assert again.checkpoint.load() == first.checkpoint.load()
 
 
-def test_what_nobody_needs_is_collected_from_s3(tmp_path: Path, place: str) -> None:
-    given = told(tmp_path, "one", checkpoints=place, space={"lr": pl.uniform(0.1, 0.9)}, trials=6)
-    pl.tune(learns, **given, keep_best=1, policy="fifo")
-    storage, named = held(log_of(given["store"], "moves"))
+def test_unneeded_checkpoints_are_deleted_from_s3(tmp_path: Path, place: str) -> None:
+    given = make_options(
+        tmp_path, "one", checkpoints=place, space={"lr": pl.uniform(0.1, 0.9)}, trials=6
+    )
+    pl.tune(train_counter, **given, keep_best=1, policy="fifo")
+    storage, named = held(read_log(given["store"], "moves"))
     assert {stored.name for stored in storage.list()} == named
     assert 1 <= len(named) <= 2
 
@@ -111,12 +117,14 @@ def test_what_no_log_names_is_seen_and_deleted_by_the_command_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = told(tmp_path, "one", checkpoints=place, space={"lr": pl.uniform(0.1, 0.9)}, trials=2)
-    pl.tune(learns, **given)
-    storage, named = held(log_of(given["store"], "moves"))
+    given = make_options(
+        tmp_path, "one", checkpoints=place, space={"lr": pl.uniform(0.1, 0.9)}, trials=2
+    )
+    pl.tune(train_counter, **given)
+    storage, named = held(read_log(given["store"], "moves"))
     (tmp_path / "stray").write_bytes(b"x" * 123)
     storage.put("99-1.ckpt", str(tmp_path / "stray"))
-    paceline = Here(tmp_path, capsys, monkeypatch)
+    paceline = CommandLine(tmp_path, capsys, monkeypatch)
     ran = paceline("checkpoints", "moves", "--store", given["store"], "--json")
     found = msgspec.json.decode(ran.out, type=CheckpointPage)
     assert (found.place, found.stray_bytes) == (storage.url, 123)
@@ -124,12 +132,12 @@ def test_what_no_log_names_is_seen_and_deleted_by_the_command_line(
     assert {stored.name for stored in storage.list()} == named
 
 
-def test_a_bucket_that_is_not_there_is_a_clear_word_before_any_training(tmp_path: Path) -> None:
+def test_a_missing_bucket_is_a_clear_error_before_any_training(tmp_path: Path) -> None:
     def never(trial: Any) -> None:  # noqa: ANN401
         (tmp_path / "trained").touch()
 
-    given = told(tmp_path, "one", checkpoints="s3://nobody-made-it/runs")
-    with pytest.raises(CheckpointError, match=r"s3://nobody-made-it/runs/.*bucket does not exist"):
+    given = make_options(tmp_path, "one", checkpoints="s3://missing-bucket/runs")
+    with pytest.raises(CheckpointError, match=r"s3://missing-bucket/runs/.*bucket does not exist"):
         pl.tune(never, space={"lr": pl.uniform(0, 1)}, **given)
     assert not (tmp_path / "trained").exists()
 
@@ -137,7 +145,7 @@ def test_a_bucket_that_is_not_there_is_a_clear_word_before_any_training(tmp_path
 class Cutter:
     """A line to the server that breaks in the middle of whatever is large, while it is told to."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: S3Server) -> None:
         self._port = int(server.address.rpartition(":")[2])
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -174,7 +182,7 @@ class Cutter:
 
 
 @pytest.fixture
-def cutter(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cutter]:
+def cutter(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cutter]:
     cutter = Cutter(server)
     monkeypatch.setenv("AWS_ENDPOINT_URL", cutter.address)
     yield cutter
@@ -182,7 +190,7 @@ def cutter(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cutter]:
 
 
 def test_an_upload_that_breaks_never_becomes_the_named_checkpoint(
-    cutter: Cutter, server: Server, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cutter: Cutter, server: S3Server, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def heavy(trial: Any) -> None:  # noqa: ANN401
         state = trial.keep(state={"blob": b"x" * 90_000, "n": 0})
@@ -191,13 +199,13 @@ def test_an_upload_that_breaks_never_becomes_the_named_checkpoint(
             trial.report(loss=trial["lr"] / state["n"])
 
     cutter.cutting = True
-    with pl.Study(heavy, **told(tmp_path, "one", checkpoints=place)) as study:
+    with pl.Study(heavy, **make_options(tmp_path, "one", checkpoints=place)) as study:
         with pytest.warns(PacelineWarning, match="cannot be written to s3://"):
             (broken,) = study.group([({"lr": 0.1}, 2)])
         assert len(broken.values) == 2, "the trial goes on"
         assert broken.checkpoint is None
         assert cutter.cuts > 0
-        log = log_of(f"sqlite:///{tmp_path / 'studies.db'}", "moves")
+        log = read_log(f"sqlite:///{tmp_path / 'studies.db'}", "moves")
         assert not [step for step in log if isinstance(step.event, e.Saved)]
         notes = {step.event.note for step in log if isinstance(step.event, e.Missed)}
         assert any("0-2.ckpt cannot be written to s3://" in note for note in notes), notes
@@ -213,17 +221,17 @@ def test_an_upload_that_breaks_never_becomes_the_named_checkpoint(
         assert "0-2.ckpt" not in names
 
 
-def test_a_server_that_dies_costs_the_checkpoints_and_not_the_study(
+def test_a_killed_server_costs_checkpoints_but_not_the_study(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(tmp_path) as mortal:
+    with run_s3_server(tmp_path) as mortal:
         monkeypatch.setenv("AWS_ENDPOINT_URL", mortal.address)
-        with pl.Study(learns, **told(tmp_path, "one", checkpoints=place)) as study:
+        with pl.Study(train_counter, **make_options(tmp_path, "one", checkpoints=place)) as study:
             (before,) = study.group([({"lr": 0.3}, 2)])
             assert before.checkpoint is not None
             mortal.kill()
             with pytest.warns(PacelineWarning, match="Training goes on without it"):
                 (after,) = study.group([({"lr": 0.3}, 4)])
     assert len(after.values) == 4
-    log = log_of(f"sqlite:///{tmp_path / 'studies.db'}", "moves")
+    log = read_log(f"sqlite:///{tmp_path / 'studies.db'}", "moves")
     assert [step.event.epoch for step in log if isinstance(step.event, e.Saved)] == [1, 2]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import paceline as pl
-from paceline.api.stored import export
-from paceline.testing.simulations import falling, table
+from paceline.api.stored import export_trace
+from paceline.testing.simulations import make_falling_curves, make_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def again(folder: Path, log: Any, save_s: float = 0.0) -> tuple[pl.Trace, pl.SimResult]:  # noqa: ANN401
     """Return a study's own trace, and what comes of simulating it."""
     path = folder / "own.jsonl.gz"
-    export(log, path, force=True)
+    export_trace(log, path, force=True)
     simulation = pl.Simulation(source=str(path), slots=2, order="file", save_s=save_s)
     return pl.read_trace(path), simulation.run()
 
@@ -27,7 +27,7 @@ def simulated() -> tuple[pl.SimResult, list[Any]]:
     first = pl.Simulation(
         source="table", slots=2, order="file", setup_s=2.5, save_s=0.5, restore_s=1.25
     )
-    return first.run(trace=table(falling(9, 9)), remember=log.extend), log
+    return first.run(trace=make_table(make_falling_curves(9, 9)), remember=log.extend), log
 
 
 def test_what_starting_saving_and_loading_cost_is_measured_and_charged_again(
@@ -46,13 +46,13 @@ def test_a_cost_that_is_given_is_charged_instead_of_the_traces(tmp_path: Path) -
     assert dear.makespan_s > first.makespan_s + 50.0
 
 
-def test_a_cost_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_cost_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(
         '{"paceline_trace": 1, "name": "n", "metric": "loss", "mode": "min", "max_epochs": 1, '
         '"save_s": -1.0}\n{"id": 0, "config": {}, "values": [1.0], "seconds": 1.0}\n'
     )
-    with pytest.raises(pl.TraceError, match=r"bad.jsonl:1: field save_s: -1.0 is no duration"):
+    with pytest.raises(pl.TraceError, match=r"bad.jsonl:1: field save_s: -1.0 is not a duration"):
         pl.read_trace(path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from build import Played, table
+from small_studies import POSTER, SmallStudy, make_table
 
 from paceline.core.decisions import EndCause, Launch, Retire
 from paceline.core.errors import SpecError
@@ -14,23 +14,12 @@ from paceline.core.speedup import SpeedUp, parse_speedup
 from paceline.core.values import Budget, Config, Status, Target
 from paceline.engines.sim.cluster import Faults
 
-A, B, C, D, E = 0.1, 0.05, 0.02, 0.01, 0.001
-
-
-def steps_of(*rates: float) -> Config:
-    """Return the schedule that has each of these learning rates for ten epochs."""
-    return {"lr": {"piecewise": [[10 * at, rate] for at, rate in enumerate(rates)]}}
-
-
-# The poster's four trials: A splits into A1, A2 at epoch 10 and into B2, E at 20; B1 into C, D.
-POSTER = [steps_of(A, A, B), steps_of(A, B, C), steps_of(A, B, D), steps_of(A, A, E)]
-
 
 @pytest.mark.parametrize(("slots", "makespan"), [(1, 70), (2, 40), (4, 30)])
 def test_the_posters_tree_trains_exactly_its_distinct_epochs(slots: int, makespan: int) -> None:
     curve = [1 / (epoch + 1) for epoch in range(30)]
-    trace = table([curve] * 4, configs=POSTER)
-    played = Played(trace, slots=slots, share=True, cluster={"save_every_s": 0.0}).run()
+    trace = make_table([curve] * 4, configs=POSTER)
+    played = SmallStudy(trace, slots=slots, share=True, cluster={"save_every_s": 0.0}).run()
     assert played.state.epochs_trained == 70  # A1 A2 B1 B2 C D E, ten epochs each
     assert played.state.reports == 120  # and each of four trials has seen its thirty
     assert played.state.repeats == 0
@@ -39,41 +28,43 @@ def test_the_posters_tree_trains_exactly_its_distinct_epochs(slots: int, makespa
 
 
 def test_without_sharing_the_posters_trials_are_trained_one_by_one() -> None:
-    trace = table([[1.0] * 30] * 4, configs=POSTER)
-    assert Played(trace, slots=4).run().state.epochs_trained == 120
+    trace = make_table([[1.0] * 30] * 4, configs=POSTER)
+    assert SmallStudy(trace, slots=4).run().state.epochs_trained == 120
 
 
 def test_saves_on_order_are_enough_where_all_trials_are_known_at_the_start() -> None:
-    trace = table([[1.0] * 30] * 4, configs=POSTER)
-    played = Played(trace, slots=4, share=True).run()
+    trace = make_table([[1.0] * 30] * 4, configs=POSTER)
+    played = SmallStudy(trace, slots=4, share=True).run()
     assert played.state.epochs_trained == 70
-    saves = [(event.epoch, event.attempt) for event in played.of(Saved) if event.epoch < 30]
+    saves = [
+        (event.epoch, event.attempt) for event in played.list_entries(Saved) if event.epoch < 30
+    ]
     assert saves == [(10, 0), (20, 1), (20, 0)]
 
 
 def test_fifo_on_one_slot_takes_the_sum_of_all_seconds() -> None:
-    trace = table([[1.0] * 5, [1.0] * 3, [1.0] * 4], seconds=2.5)
-    played = Played(trace).run()
+    trace = make_table([[1.0] * 5, [1.0] * 3, [1.0] * 4], seconds=2.5)
+    played = SmallStudy(trace).run()
     assert played.state.now == 12 * 2.5
     assert played.state.slot_seconds == 12 * 2.5
     assert played.state.capacity_seconds == played.state.slot_seconds
 
 
 def test_setup_is_paid_at_every_start() -> None:
-    played = Played(table([[1.0] * 3] * 2), cluster={"setup_s": 10.0}).run()
+    played = SmallStudy(make_table([[1.0] * 3] * 2), cluster={"setup_s": 10.0}).run()
     assert played.state.now == 2 * (10 + 3)
 
 
 def test_width_two_with_linear_speed_up_halves_a_trials_time() -> None:
-    played = Played(table([[1.0] * 8]), slots=2, span=2).run()
+    played = SmallStudy(make_table([[1.0] * 8]), slots=2, span=2).run()
     assert played.state.now == 4.0
     assert played.state.slot_seconds == 8.0
-    (launch,) = played.of(Launch)
+    (launch,) = played.list_entries(Launch)
     assert (launch.slots, launch.width) == ((0, 1), 2.0)
 
 
 def test_set_up_is_not_sped_up_by_width() -> None:
-    played = Played(table([[1.0] * 8]), slots=2, span=2, cluster={"setup_s": 3.0}).run()
+    played = SmallStudy(make_table([[1.0] * 8]), slots=2, span=2, cluster={"setup_s": 3.0}).run()
     assert played.state.now == 3 + 4
 
 
@@ -81,22 +72,22 @@ def test_a_speed_up_table_is_interpolated_and_constant_beyond_its_end() -> None:
     speed = parse_speedup("table:1=1,2=1.8,4=3.0")
     assert [speed.of(width) for width in (1, 2, 3, 4, 8)] == [1.0, 1.8, 2.4, 3.0, 3.0]
     assert parse_speedup("amdahl:0.5").of(2) == pytest.approx(4 / 3)
-    played = Played(table([[1.0] * 9]), slots=3, span=3, cluster={"speed": speed}).run()
+    played = SmallStudy(make_table([[1.0] * 9]), slots=3, span=3, cluster={"speed": speed}).run()
     assert played.state.now == pytest.approx(9 / 2.4)
 
 
 @pytest.mark.parametrize("interference", [0.0, 0.25, 1.0])
 def test_two_packed_trials_with_interference_x_take_one_plus_x(interference: float) -> None:
     cluster = {"speed": SpeedUp(interference=interference)}
-    played = Played(table([[1.0] * 4] * 2), slots=1, pack=2, cluster=cluster).run()
+    played = SmallStudy(make_table([[1.0] * 4] * 2), slots=1, pack=2, cluster=cluster).run()
     assert played.state.now == pytest.approx(4 * (1 + interference))
-    assert {launch.width for launch in played.of(Launch)} == {0.5}
+    assert {launch.width for launch in played.list_entries(Launch)} == {0.5}
 
 
 def test_a_packed_trial_speeds_up_when_its_neighbour_leaves() -> None:
     # Together for 2 epochs of the short one at half speed (4 s), then 2 epochs alone (2 s).
     cluster = {"speed": SpeedUp(interference=1.0)}
-    played = Played(table([[1.0] * 2, [1.0] * 4]), slots=1, pack=2, cluster=cluster).run()
+    played = SmallStudy(make_table([[1.0] * 2, [1.0] * 4]), slots=1, pack=2, cluster=cluster).run()
     assert played.state.now == pytest.approx(6.0)
 
 
@@ -106,11 +97,11 @@ def test_a_failed_attempt_costs_exactly_the_lost_epochs_and_set_up_and_restore()
         "restore_s": 0.5,
         "save_s": 0.25,
         "save_every_s": 3.0,
-        # 5 s set-up, epochs 1-3 (8), save (8.25), epochs 4 and 5 (10.25): dead half-way into 6.
+        # 5 s set-up, epochs 1-3 (8), save (8.25), epochs 4 and 5 (10.25): fails half-way into 6.
         "faults": Faults(scripted={0: 10.75}),
     }
-    undisturbed = Played(table([[1.0] * 8]), cluster={**cluster, "faults": Faults()}).run()
-    played = Played(table([[1.0] * 8]), cluster=cluster).run()
+    undisturbed = SmallStudy(make_table([[1.0] * 8]), cluster={**cluster, "faults": Faults()}).run()
+    played = SmallStudy(make_table([[1.0] * 8]), cluster=cluster).run()
     assert played.state.epochs_trained == 8 + 2
     assert played.state.repeats == 2
     # Lost: epochs 4 and 5, and half of 6; plus another set-up and the restore. The later save
@@ -122,7 +113,7 @@ def test_a_failed_attempt_costs_exactly_the_lost_epochs_and_set_up_and_restore()
 
 def test_a_trial_that_fails_more_often_than_it_may_is_given_up() -> None:
     faults = Faults(scripted={0: 1.5, 1: 1.5, 2: 1.5})
-    played = Played(table([[1.0] * 4]), retries=2, cluster={"faults": faults}).run()
+    played = SmallStudy(make_table([[1.0] * 4]), retries=2, cluster={"faults": faults}).run()
     trial = played.state.trials[0]
     assert (trial.status, trial.failures, trial.epoch) == (Status.FAILED, 3, 1)
     assert played.state.launches == 3
@@ -131,22 +122,22 @@ def test_a_trial_that_fails_more_often_than_it_may_is_given_up() -> None:
 def test_a_slot_that_vanishes_delays_exactly_what_stood_on_it() -> None:
     # Slot 1 vanishes at 3.5 s and comes back at 10 s; what stood on it had saved epoch 3.
     cluster = {"capacity": ((3.5, 1), (10.0, 2)), "save_every_s": 0.0}
-    played = Played(table([[1.0] * 8, [1.0] * 20]), slots=2, cluster=cluster).run()
-    ended = [(event.at, event.attempt, event.cause) for event in played.of(Ended)]
+    played = SmallStudy(make_table([[1.0] * 8, [1.0] * 20]), slots=2, cluster=cluster).run()
+    ended = [(event.at, event.attempt, event.cause) for event in played.list_entries(Ended)]
     # Trial 0 on slot 0 is not disturbed: it ends at 8 s, and the other goes on in its place.
     assert ended == [(3.5, 1, Cause.LOST), (8.0, 0, Cause.FINISHED), (25.0, 2, Cause.FINISHED)]
     assert played.state.now == 8 + (20 - 3)
     assert played.state.trials[1].failures == 0
 
 
-def test_who_begins_on_another_node_waits_for_what_was_saved() -> None:
+def test_starting_on_another_node_costs_the_fetch_of_the_checkpoint() -> None:
     # Slot 1 vanishes at 3.5 s: what stood on it had saved epoch 3, and goes on on slot 0 at 8 s.
     cluster = {"capacity": ((3.5, 1),), "save_every_s": 0.0, "restore_s": 0.5, "fetch_s": 2.0}
-    curves = table([[1.0] * 8, [1.0] * 20])
-    apart = Played(curves, slots=2, cluster={**cluster, "node_slots": 1}).run()
-    assert apart.of(CapacityChanged)[0].nodes == ("node-0", "node-1")
+    curves = make_table([[1.0] * 8, [1.0] * 20])
+    apart = SmallStudy(curves, slots=2, cluster={**cluster, "node_slots": 1}).run()
+    assert apart.list_entries(CapacityChanged)[0].nodes == ("node-0", "node-1")
     assert apart.state.now == 8 + 0.5 + 2.0 + (20 - 3)
-    together = Played(curves, slots=2, cluster={**cluster, "node_slots": 2}).run()
+    together = SmallStudy(curves, slots=2, cluster={**cluster, "node_slots": 2}).run()
     assert together.state.now == 8 + 0.5 + (20 - 3)
 
 
@@ -154,57 +145,59 @@ def test_of_free_slots_the_one_on_the_node_that_saved_is_taken() -> None:
     # Trial 0 has left slot 0 to trial 3, which has saved nothing when all slots go at 2.5 s. At 4 s
     # all are free at once: trials 1 and 2 find theirs again, and trial 3 takes what is left.
     cluster = {"capacity": ((2.5, 0), (4.0, 3)), "save_every_s": 0.0, "node_slots": 1}
-    curves = table([[1.0] * 2, [1.0] * 4, [1.0] * 4, [1.0] * 4])
-    played = Played(curves, slots=3, cluster={**cluster, "fetch_s": 1.0}).run()
-    slots = [(launch.trial, launch.slots) for launch in played.of(Launch)]
+    curves = make_table([[1.0] * 2, [1.0] * 4, [1.0] * 4, [1.0] * 4])
+    played = SmallStudy(curves, slots=3, cluster={**cluster, "fetch_s": 1.0}).run()
+    slots = [(launch.trial, launch.slots) for launch in played.list_entries(Launch)]
     assert slots[:4] == [(0, (0,)), (1, (1,)), (2, (2,)), (3, (0,))]
     assert slots[4:] == [(1, (1,)), (2, (2,)), (3, (0,))]
     assert played.state.now == 4.0 + 4.0
 
 
-def test_slots_of_a_cluster_that_nobody_can_use_any_more_are_given_back() -> None:
-    curves = table([[1.0] * 2, [1.0] * 6])
-    played = Played(curves, slots=3, cluster={"node_slots": 1}).run()
-    assert [(retire.slots, retire.why) for retire in played.of(Retire)] == [
+def test_slots_that_no_trial_can_use_any_more_are_given_back() -> None:
+    curves = make_table([[1.0] * 2, [1.0] * 6])
+    played = SmallStudy(curves, slots=3, cluster={"node_slots": 1}).run()
+    assert [(retire.slots, retire.why) for retire in played.list_entries(Retire)] == [
         ((2,), "no more trials come, and the 2 that are left cannot use them"),
         ((0,), "no more trials come, and the 1 that are left cannot use them"),
     ]
     # All three until the first trial is open and the second, two for two epochs, one for four.
     assert played.state.capacity_seconds == 2 * 2 + 4 * 1
-    assert Played(curves, slots=3).run().of(Retire) == []
+    assert SmallStudy(curves, slots=3).run().list_entries(Retire) == []
 
 
 def test_whole_nodes_are_given_back_first() -> None:
     # Two trials share slot 0. Two of four slots stay: slot 1, which is on the same node, is one.
-    played = Played(table([[1.0] * 4] * 2), slots=4, pack=2, cluster={"node_slots": 2}).run()
-    assert played.of(Retire)[0].slots == (2, 3)
+    played = SmallStudy(
+        make_table([[1.0] * 4] * 2), slots=4, pack=2, cluster={"node_slots": 2}
+    ).run()
+    assert played.list_entries(Retire)[0].slots == (2, 3)
 
 
 @pytest.mark.parametrize(
-    ("given", "word"),
-    [({"node_slots": 0}, "give 1 or more"), ({"fetch_s": 1.0}, "give node_slots, too")],
+    ("given", "message"),
+    [({"node_slots": 0}, "must be at least 1"), ({"fetch_s": 1.0}, "give node_slots, too")],
 )
-def test_nodes_that_cannot_be_are_refused(given: dict[str, Any], word: str) -> None:
-    with pytest.raises(SpecError, match=word):
-        Played(table([[1.0]]), cluster=given).run()
+def test_invalid_nodes_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        SmallStudy(make_table([[1.0]]), cluster=given).run()
 
 
 def test_lost_attempts_cost_no_retry() -> None:
     cluster = {"capacity": ((1.5, 0), (2.0, 1), (3.5, 0), (4.0, 1))}
-    played = Played(table([[1.0] * 2]), retries=0, cluster=cluster).run()
+    played = SmallStudy(make_table([[1.0] * 2]), retries=0, cluster=cluster).run()
     assert played.state.trials[0].status is Status.FINISHED
     assert played.state.now == 4.0 + 2.0
 
 
 def test_busy_fraction_counts_the_slots_there_were() -> None:
     cluster = {"capacity": ((2.0, 1),)}
-    played = Played(table([[1.0] * 6]), slots=2, cluster=cluster).run()
+    played = SmallStudy(make_table([[1.0] * 6]), slots=2, cluster=cluster).run()
     assert played.state.capacity_seconds == 2 * 2 + 4 * 1
     assert played.state.slot_seconds == 6
 
 
 def test_the_deadline_ends_the_study_to_the_second() -> None:
-    played = Played(table([[1.0] * 9] * 3), slots=2, budget=Budget(deadline_s=5.5)).run()
+    played = SmallStudy(make_table([[1.0] * 9] * 3), slots=2, budget=Budget(deadline_s=5.5)).run()
     assert played.state.end is not None
     assert (played.state.end.cause, played.state.now) == (EndCause.DEADLINE, 5.5)
     assert played.state.epochs_trained == 10
@@ -212,7 +205,7 @@ def test_the_deadline_ends_the_study_to_the_second() -> None:
 
 
 def test_slot_time_is_a_budget_met_to_the_second() -> None:
-    played = Played(table([[1.0] * 9] * 3), slots=2, budget=Budget(slot_seconds=7.0)).run()
+    played = SmallStudy(make_table([[1.0] * 9] * 3), slots=2, budget=Budget(slot_seconds=7.0)).run()
     assert played.state.end is not None
     assert (played.state.end.cause, played.state.now) == (EndCause.SLOT_SECONDS, 3.5)
     assert played.state.slot_seconds == pytest.approx(7.0)
@@ -220,20 +213,20 @@ def test_slot_time_is_a_budget_met_to_the_second() -> None:
 
 def test_the_target_is_the_mean_of_the_last_reports() -> None:
     curve = [5.0, 1.0, 4.0, 2.0, 1.0, 1.0]
-    played = Played(table([curve]), budget=Budget(target=Target(1.5, over=2))).run()
+    played = SmallStudy(make_table([curve]), budget=Budget(target=Target(1.5, over=2))).run()
     assert played.state.end is not None
     assert (played.state.end.cause, played.state.now) == (EndCause.TARGET, 5.0)  # (2 + 1) / 2
-    first = Played(table([curve]), budget=Budget(target=Target(1.5))).run()
+    first = SmallStudy(make_table([curve]), budget=Budget(target=Target(1.5))).run()
     assert first.state.now == 2.0
 
 
 def test_a_budget_of_trials_closes_the_study_to_new_ones() -> None:
-    played = Played(table([[1.0]] * 5), budget=Budget(trials=3)).run()
+    played = SmallStudy(make_table([[1.0]] * 5), budget=Budget(trials=3)).run()
     assert len(played.state.trials) == 3
 
 
 def test_a_shorter_run_finishes_where_its_recording_ends() -> None:
-    played = Played(table([[1.0] * 2, [1.0] * 5])).run()
+    played = SmallStudy(make_table([[1.0] * 2, [1.0] * 5])).run()
     assert [trial.epoch for trial in played.state.trials] == [2, 5]
     assert {trial.status for trial in played.state.trials} == {Status.FINISHED}
     assert played.state.now == 7.0
@@ -241,7 +234,7 @@ def test_a_shorter_run_finishes_where_its_recording_ends() -> None:
 
 def test_what_is_not_a_number_ranks_last_and_never_is_the_best() -> None:
     nan, inf = float("nan"), float("inf")
-    played = Played(table([[nan, -inf, 3.0], [inf, 4.0, nan]])).run()
+    played = SmallStudy(make_table([[nan, -inf, 3.0], [inf, 4.0, nan]])).run()
     assert played.state.best_loss == 3.0
     assert [list(trial.losses) for trial in played.state.trials] == [
         [inf, inf, 3.0],
@@ -253,8 +246,8 @@ def test_trials_that_share_a_recording_end_where_it_ends() -> None:
     configs: list[Config] = [
         {"lr": {"piecewise": [[0, 0.5], [3, after]]}} for after in (0.1, 0.2, 0.3)
     ]
-    trace = table([[0.5], [0.5], [0.5]], configs=configs, epochs=9)
-    played = Played(trace, share=True).run()
+    trace = make_table([[0.5], [0.5], [0.5]], configs=configs, epochs=9)
+    played = SmallStudy(trace, share=True).run()
     assert [trial.status for trial in played.state.trials] == [Status.FINISHED] * 3
     assert [trial.epoch for trial in played.state.trials] == [1, 1, 1]
     assert played.state.epochs_trained == 1

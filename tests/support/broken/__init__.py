@@ -1,7 +1,4 @@
-"""Parts that break one promise each: what a kit lets pass here, it would let pass anywhere.
-
-For every clause of every kit a part that breaks it, and what the clause then fails with.
-"""
+"""Broken parts: for every clause of every kit, a part that fails it, and the error raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allocators that break one promise each."""
+"""Allocators that break one clause each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _calls = count()
 
 
 class Gives(Fixed):
-    """Gives whoever asks the same."""
+    """Gives every asking trial the same width."""
 
     width = 1.0
 
@@ -45,7 +45,7 @@ class GivesToTheFirst(Gives):
 
 
 class WritesWhilePlacing(Gives):
-    """Takes turns by a count that no log knows."""
+    """Alternates widths by a counter that is not in the log."""
 
     def __init__(self) -> None:
         self.turn = 0
@@ -70,7 +70,7 @@ class GivesEverythingToEach(Gives):
 
 
 class CutsByCapacity(Gives):
-    """Cuts a slot into the more pieces the more slots there are."""
+    """Splits a slot into more shares the more slots there are."""
 
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
         share = 1.0 / max(1, min(study.capacity, study.spec.pack))
@@ -84,7 +84,7 @@ class KeepsOneInReserve(Gives):
 
 
 class Restless(Gives):
-    """Has another favourite every second, for whom two others must share a slot."""
+    """Widens another trial every second and makes two others share a slot."""
 
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
         running = [demand.trial for demand in demands.running()]
@@ -98,17 +98,17 @@ class Restless(Gives):
 BREAKERS: dict[str, tuple[Callable[..., Any], type[Exception]]] = {
     "test_no_slot_is_ever_granted_twice": (GivesLessThanNothing, SpecError),
     "test_widths_are_shares_of_a_slot_or_whole_slots": (GivesABillion, AssertionError),
-    "test_nobody_is_given_less_than_it_needs": (Gives, AssertionError),
-    "test_it_speaks_of_those_who_ask_or_run": (GivesToTheFirst, AssertionError),
-    "test_placing_writes_nothing": (WritesWhilePlacing, AssertionError),
-    "test_nobody_starves": (GivesNothing, SpecError),
-    "test_the_same_facts_cause_the_same_widths": (TakesTurnsWithEverybody, AssertionError),
-    "test_its_memory_is_a_fold_of_the_log": (WritesWhilePlacing, AssertionError),
-    "test_it_widens_only_into_slots_that_are_there": (
+    "test_no_trial_gets_less_than_it_needs": (Gives, AssertionError),
+    "test_it_sets_widths_only_of_asking_and_running_trials": (GivesToTheFirst, AssertionError),
+    "test_placing_does_not_change_its_memory": (WritesWhilePlacing, AssertionError),
+    "test_no_trial_starves": (GivesNothing, SpecError),
+    "test_the_same_events_cause_the_same_widths": (TakesTurnsWithEverybody, AssertionError),
+    "test_its_memory_is_rebuilt_from_the_log": (WritesWhilePlacing, AssertionError),
+    "test_it_widens_only_into_existing_slots": (
         GivesEverythingToEach,
         AssertionError,
     ),
     "test_fewer_slots_give_no_wider_start": (CutsByCapacity, AssertionError),
-    "test_it_shrinks_when_slots_go": (KeepsOneInReserve, ZeroDivisionError),
-    "test_it_does_not_move_without_gain": (Restless, AssertionError),
+    "test_it_shrinks_when_capacity_shrinks": (KeepsOneInReserve, ZeroDivisionError),
+    "test_it_does_not_resize_without_gain": (Restless, AssertionError),
 }

@@ -1,11 +1,11 @@
-"""Curve models that break one promise each."""
+"""Curve models that break one clause each."""
 
 from __future__ import annotations
 
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.values import LEVELS, Forecast
+from paceline.core.forecast_quantiles import LEVELS, Forecast
 from paceline.curves.last_value import Last
 from paceline.testing.curves import FamilyCurveContract
 
@@ -19,7 +19,7 @@ _calls = count()
 
 
 class Moved(Last):
-    """A forecast that is changed row by row."""
+    """Changes the forecasts of `Last` row by row."""
 
     def row(self, row: Sequence[float], epoch: int, history: History, at: int) -> list[float]:
         return list(row)
@@ -110,7 +110,7 @@ class DividesByTheLast(Moved):
 
 
 class BrokenFamily(FamilyCurveContract):
-    """The family of random walks, for models that are wrong about it."""
+    """Random walks, for models with wrong intervals."""
 
     def sample(self, rng: Stream) -> Sequence[float]:
         walk = [1.0]
@@ -122,18 +122,18 @@ class BrokenFamily(FamilyCurveContract):
 BREAKERS: dict[str, tuple[Callable[..., Any], type[Exception]]] = {
     "test_forecasts_widen_with_distance": (Narrows, AssertionError),
     "test_a_constant_curve_stays_constant": (Optimist, AssertionError),
-    "test_it_answers_for_the_epochs_that_were_asked": (LastEpochAlone, AssertionError),
+    "test_it_forecasts_exactly_the_requested_epochs": (LastEpochAlone, AssertionError),
     "test_one_point_is_enough_not_to_crash": (NeedsTwoPoints, IndexError),
-    "test_no_curve_is_too_strange": (DividesByTheLast, ZeroDivisionError),
+    "test_no_curve_makes_it_fail": (DividesByTheLast, ZeroDivisionError),
     "test_a_curve_without_numbers_has_no_forecast": (AlwaysKnows, AssertionError),
-    "test_an_empty_batch_has_no_answers": (ComparesWithTheFirst, IndexError),
-    "test_permuting_the_batch_permutes_the_answers": (MovedByPlace, AssertionError),
-    "test_a_batch_is_answered_like_its_curves_one_by_one": (MovedByPlace, AssertionError),
-    "test_the_same_curve_has_the_same_answer_again": (MovedByCalls, AssertionError),
+    "test_an_empty_batch_has_no_forecasts": (ComparesWithTheFirst, IndexError),
+    "test_permuting_the_batch_permutes_the_forecasts": (MovedByPlace, AssertionError),
+    "test_a_batch_gives_the_same_forecasts_as_single_curves": (MovedByPlace, AssertionError),
+    "test_the_same_curve_gets_the_same_forecast_again": (MovedByCalls, AssertionError),
     "test_losses_may_come_in_any_kind_of_sequence": (NeedsAList, AssertionError),
-    "test_better_so_far_is_better_later": (UpsideDown, AssertionError),
+    "test_a_better_curve_gets_a_better_forecast": (UpsideDown, AssertionError),
 }
 
 FAMILY_BREAKERS: dict[str, tuple[Callable[..., Any], type[Exception]]] = {
-    "test_its_intervals_hold_what_they_promise": (Overconfident, AssertionError)
+    "test_its_intervals_cover_what_they_promise": (Overconfident, AssertionError)
 }

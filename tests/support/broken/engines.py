@@ -1,4 +1,4 @@
-"""Engines that break one promise each: a good one, with one fact or order bent on its way."""
+"""Engines that break one clause each: a good engine with some events or decisions changed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from paceline.engines.sim.engine import SimEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from paceline.core.ports import Adviser, Engine, Workload
+    from paceline.core.ports import Advisor, Engine, Workload
+    from paceline.core.views import EngineView
 
-    Tell = Callable[[e.AnyEvent], Sequence[e.AnyEvent]]
-    Order = Callable[[d.AnyDecision], Sequence[d.AnyDecision]]
-    Make = Callable[[Workload, Adviser], Engine]
+    ChangeEvent = Callable[[e.AnyEvent], Sequence[e.AnyEvent]]
+    ChangeDecision = Callable[[d.AnyDecision], Sequence[d.AnyDecision]]
+    Make = Callable[[Workload, Advisor], Engine]
 
 
-class Bent:
-    """An engine whose facts and orders pass through somebody's hands."""
+class ChangedEngine:
+    """Wraps an engine and changes its events and decisions by functions."""
 
-    def __init__(self, engine: Engine, tell: Tell, order: Order) -> None:
+    def __init__(
+        self, engine: Engine, change_event: ChangeEvent, change_decision: ChangeDecision
+    ) -> None:
         self._engine = engine
-        self._tell = tell
-        self._order = order
+        self._change_event = change_event
+        self._change_decision = change_decision
 
     @property
     def now(self) -> float:
@@ -36,77 +39,80 @@ class Bent:
 
     def wait(self, patience: float | None = None) -> Sequence[e.AnyEvent] | None:
         while events := self._engine.wait(patience):
-            told = [each for event in events for each in self._tell(event)]
-            if told:
-                return told
+            changed = [each for event in events for each in self._change_event(event)]
+            if changed:
+                return changed
         return None
 
-    def apply(self, step: d.Step) -> None:
-        given = [each for decision in step.decisions for each in self._order(decision)]
-        self._engine.apply(d.Step(step.number, step.event, (*given,)))
-
-    def replay(self, step: d.Step) -> None:
-        self._engine.replay(step)
+    def apply(self, step: d.Step, study: EngineView) -> None:
+        given = [each for decision in step.decisions for each in self._change_decision(decision)]
+        self._engine.apply(d.Step(step.number, step.event, (*given,)), study)
 
     def close(self) -> None:
         self._engine.close()
 
 
-class NeverCloses(Bent):
+class NeverCloses(ChangedEngine):
     def close(self) -> None:
         """Leave everything running."""
 
 
-class AppliesAgain(Bent):
-    """Takes a step that it has carried out for a new one."""
+class AppliesEveryStepAgain(ChangedEngine):
+    """Carries out every step again."""
 
     numbers = 0
 
-    def apply(self, step: d.Step) -> None:
+    def apply(self, step: d.Step, study: EngineView) -> None:
         self.numbers += 1
-        super().apply(replace(step, number=self.numbers))
+        super().apply(replace(step, number=self.numbers), study)
 
 
-class AnswersEveryHalt(Bent):
-    """Says that an attempt has ended as often as it is told to end it."""
+class AnswersEveryHalt(ChangedEngine):
+    """Sends an Ended for every Halt."""
 
-    def __init__(self, engine: Engine, tell: Tell, order: Order) -> None:
-        super().__init__(engine, tell, order)
+    def __init__(
+        self, engine: Engine, change_event: ChangeEvent, change_decision: ChangeDecision
+    ) -> None:
+        super().__init__(engine, change_event, change_decision)
         self._ends: list[e.AnyEvent] = []
 
-    def apply(self, step: d.Step) -> None:
+    def apply(self, step: d.Step, study: EngineView) -> None:
         self._ends += (
             e.Ended(at=self.now, attempt=decision.attempt, cause=e.Cause.HALTED)
             for decision in step.decisions
             if isinstance(decision, d.Halt)
         )
-        super().apply(step)
+        super().apply(step, study)
 
     def wait(self, patience: float | None = None) -> Sequence[e.AnyEvent] | None:
         ends, self._ends = self._ends, []
         return ends or super().wait(patience)
 
 
-def same_fact(event: e.AnyEvent) -> Sequence[e.AnyEvent]:
+def keep_event(event: e.AnyEvent) -> Sequence[e.AnyEvent]:
     return (event,)
 
 
-def same_order(decision: d.AnyDecision) -> Sequence[d.AnyDecision]:
+def keep_decision(decision: d.AnyDecision) -> Sequence[d.AnyDecision]:
     return (decision,)
 
 
-def bent(tell: Tell = same_fact, order: Order = same_order, kind: type[Bent] = Bent) -> Make:
-    """Return the maker of an engine with these hands in it."""
-    return lambda workload, adviser: kind(
-        SimEngine(workload, Cluster(slots=2), adviser), tell, order
+def make_changed(
+    change_event: ChangeEvent = keep_event,
+    change_decision: ChangeDecision = keep_decision,
+    kind: type[ChangedEngine] = ChangedEngine,
+) -> Make:
+    """Return a function that makes a changed engine."""
+    return lambda workload, advisor: kind(
+        SimEngine(workload, Cluster(slots=2), advisor), change_event, change_decision
     )
 
 
-def without(*kinds: type) -> Tell:
+def drop_events(*kinds: type) -> ChangeEvent:
     return lambda event: () if isinstance(event, kinds) else (event,)
 
 
-def deaf_to(*kinds: type) -> Order:
+def drop_decisions(*kinds: type) -> ChangeDecision:
     return lambda decision: () if isinstance(decision, kinds) else (decision,)
 
 
@@ -114,7 +120,7 @@ def skips_epoch_3(event: e.AnyEvent) -> Sequence[e.AnyEvent]:
     return () if isinstance(event, e.Reported) and event.epoch == 3 else (event,)
 
 
-def speaks_after_the_end(event: e.AnyEvent) -> Sequence[e.AnyEvent]:
+def sends_events_after_the_end(event: e.AnyEvent) -> Sequence[e.AnyEvent]:
     late = e.Missed(at=event.at, attempt=0, epoch=1)
     return (event, late) if isinstance(event, e.Ended) else (event,)
 
@@ -123,7 +129,7 @@ def calls_all_ends_goals(event: e.AnyEvent) -> Sequence[e.AnyEvent]:
     return (replace(event, cause=e.Cause.GOAL) if isinstance(event, e.Ended) else event,)
 
 
-def says_no_word(event: e.AnyEvent) -> Sequence[e.AnyEvent]:
+def clears_notes(event: e.AnyEvent) -> Sequence[e.AnyEvent]:
     return (replace(event, note="") if isinstance(event, e.Ended) else event,)
 
 
@@ -154,7 +160,7 @@ def stays_on_its_path(decision: d.AnyDecision) -> Sequence[d.AnyDecision]:
     return (replace(decision, trial=1) if isinstance(decision, d.Amend) else decision,)
 
 
-def saves_at_the_goal_alone(decision: d.AnyDecision) -> Sequence[d.AnyDecision]:
+def saves_only_at_the_goal(decision: d.AnyDecision) -> Sequence[d.AnyDecision]:
     orders = isinstance(decision, d.Launch | d.Amend)
     return (replace(decision, save_at=()) if orders else decision,)
 
@@ -162,27 +168,41 @@ def saves_at_the_goal_alone(decision: d.AnyDecision) -> Sequence[d.AnyDecision]:
 _VERSIONS = count(10)
 
 BREAKERS: dict[str, Make] = {
-    "test_the_first_fact_is_the_slots_there_are": bent(without(e.CapacityChanged)),
-    "test_every_launch_is_answered_by_exactly_one_ended": bent(without(e.Ended)),
-    "test_epochs_are_reported_in_order_without_a_gap": bent(skips_epoch_3),
-    "test_the_checkpoint_at_the_goal_is_safe_before_the_attempt_ends": bent(without(e.Saved)),
-    "test_ended_is_an_attempts_last_word": bent(speaks_after_the_end),
-    "test_a_training_function_that_returns_is_finished": bent(calls_all_ends_goals),
-    "test_a_training_function_that_fails_says_why_and_harms_nobody": bent(says_no_word),
-    "test_a_halted_attempt_ends_once_however_often_it_is_told": bent(kind=AnswersEveryHalt),
-    "test_orders_to_nobody_are_ignored": bent(kind=AnswersEveryHalt),
-    "test_a_step_applied_twice_does_nothing_more": bent(kind=AppliesAgain),
-    "test_a_raised_goal_lets_a_running_attempt_go_on": bent(order=deaf_to(d.Amend)),
-    "test_a_goal_taken_back_ends_it_at_the_next_boundary_with_a_checkpoint": bent(
-        order=deaf_to(d.Amend)
+    "test_the_first_event_is_the_capacity": make_changed(drop_events(e.CapacityChanged)),
+    "test_every_launch_is_answered_by_exactly_one_ended": make_changed(drop_events(e.Ended)),
+    "test_epochs_are_reported_in_order_without_a_gap": make_changed(skips_epoch_3),
+    "test_the_checkpoint_at_the_goal_is_safe_before_the_attempt_ends": make_changed(
+        drop_events(e.Saved)
     ),
-    "test_an_older_amend_is_ignored": bent(order=takes_any_version),
-    "test_a_checkpoint_is_continued_with_its_epoch_and_its_values": bent(order=starts_from_nothing),
-    "test_a_schedule_is_followed_and_so_is_an_amended_path": bent(order=stays_on_its_path),
-    "test_a_save_that_is_asked_for_is_saved_or_missed": bent(order=saves_at_the_goal_alone),
-    "test_times_never_run_backwards": bent(runs_ahead),
-    "test_a_wake_comes_at_the_time_that_was_asked_for": bent(wakes_when_it_likes),
-    "test_what_is_asked_is_answered_by_its_key": bent(forgets_the_key),
-    "test_a_request_for_slots_is_answered": bent(order=deaf_to(d.Provide)),
-    "test_after_close_nothing_is_told_and_nothing_is_left": bent(kind=NeverCloses),
+    "test_ended_is_an_attempts_last_event": make_changed(sends_events_after_the_end),
+    "test_a_training_function_that_returns_is_finished": make_changed(calls_all_ends_goals),
+    "test_a_training_function_that_fails_carries_its_error_and_harms_no_other": make_changed(
+        clears_notes
+    ),
+    "test_a_halted_attempt_ends_once_however_often_it_is_halted": make_changed(
+        kind=AnswersEveryHalt
+    ),
+    "test_orders_for_unknown_attempts_are_ignored": make_changed(kind=AnswersEveryHalt),
+    "test_a_step_applied_twice_takes_effect_once": make_changed(kind=AppliesEveryStepAgain),
+    "test_a_raised_goal_lets_a_running_attempt_go_on": make_changed(
+        change_decision=drop_decisions(d.Amend)
+    ),
+    "test_a_lowered_goal_ends_it_at_the_next_epoch_with_a_checkpoint": make_changed(
+        change_decision=drop_decisions(d.Amend)
+    ),
+    "test_an_older_amend_is_ignored": make_changed(change_decision=takes_any_version),
+    "test_a_checkpoint_is_continued_with_its_epoch_and_its_values": make_changed(
+        change_decision=starts_from_nothing
+    ),
+    "test_a_schedule_is_followed_and_so_is_an_amended_path": make_changed(
+        change_decision=stays_on_its_path
+    ),
+    "test_a_requested_checkpoint_is_saved_or_missed": make_changed(
+        change_decision=saves_only_at_the_goal
+    ),
+    "test_time_never_runs_backwards": make_changed(runs_ahead),
+    "test_a_wake_comes_at_the_requested_time": make_changed(wakes_when_it_likes),
+    "test_every_request_is_answered_by_its_key": make_changed(forgets_the_key),
+    "test_a_request_for_slots_is_answered": make_changed(change_decision=drop_decisions(d.Provide)),
+    "test_close_ends_all_events_and_all_processes": make_changed(kind=NeverCloses),
 }

@@ -1,4 +1,4 @@
-"""Generators that break one promise each."""
+"""Generators that break one clause each."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class NoNumber(Random):
         return {"x": float("nan")}
 
 
-class ChangesItsMind(Random):
-    """Says that there are no more, and then there are."""
+class EndsAndContinues(Random):
+    """Ends once, and then proposes configs again."""
 
     def propose(self, number: int, study: StudyView) -> Config | None:
         return None if number == 5 else super().propose(number, study)
 
 
-class ShockedByFailure(Random):
-    """Looks up what a failed attempt never had."""
+class FailsAtFailures(Random):
+    """Raises at the first failed attempt."""
 
     def see(self, entry: Entry, study: StudyView) -> None:
         if isinstance(entry, Ended) and entry.cause is Cause.FAILED:
@@ -42,21 +42,21 @@ class ShockedByFailure(Random):
 
 
 class CountsCalls(Random):
-    """Proposes the next config, whatever number is asked for."""
+    """Proposes the next config, whatever number is requested."""
 
     def propose(self, number: int, study: StudyView) -> Config | None:
         return super().propose(next(_calls), study)
 
 
 class LearnsFromFailures(Random):
-    """Is a function of the log, and says that it is one of the number."""
+    """Depends on the log although it claims to be pure."""
 
     def propose(self, number: int, study: StudyView) -> Config | None:
         return super().propose(number + 1000 * sum(t.failures for t in study.trials), study)
 
 
-class Bent(Random):
-    """A generator that bends the shares of its dimensions."""
+class ChangedDraws(Random):
+    """A generator whose draws subclasses change."""
 
     def __init__(self, *, space: dict[str, Any]) -> None:
         super().__init__(space=space)
@@ -72,14 +72,14 @@ class Bent(Random):
         return self.space.config([dimension.at(share) for dimension, share in pairs])
 
 
-class BeyondTheEnds(Bent):
+class BeyondTheEnds(ChangedDraws):
     def propose(self, number: int, study: StudyView) -> Config | None:
         config = super().propose(number, study)
         return config and {**config, "randint": 3}
 
 
-class FillsTheTopAlone(Bent):
-    """Leaves domains inside schedules and lists as they are."""
+class FillsTheTopAlone(ChangedDraws):
+    """Fills only the top level, not domains inside schedules and lists."""
 
     def __init__(self, *, space: dict[str, Any]) -> None:
         super().__init__(space=space)
@@ -93,7 +93,7 @@ class FillsTheTopAlone(Bent):
         }
 
 
-class NeedsDimensions(Bent):
+class NeedsDimensions(ChangedDraws):
     least = 1
 
     def propose(self, number: int, study: StudyView) -> Config | None:
@@ -105,13 +105,13 @@ class NeedsTwoDimensions(NeedsDimensions):
     least = 2
 
 
-class OneDrawForAll(Bent):
+class OneDrawForAll(ChangedDraws):
     def shares(self, number: int, seed: int) -> list[float]:
         return super().shares(number, seed)[:1] * len(self.space.dimensions)
 
 
-class LeavesOptionsOpen(Bent):
-    """Takes an option as it stands, with the domains in it."""
+class LeavesOptionsOpen(ChangedDraws):
+    """Copies an option without filling its domains."""
 
     def propose(self, number: int, study: StudyView) -> Config | None:
         config = super().propose(number, study)
@@ -119,24 +119,24 @@ class LeavesOptionsOpen(Bent):
         return config and {**config, **{str(each.path[0]): each.at(0.4) for each in tops}}
 
 
-class IgnoresTheSeed(Bent):
+class IgnoresTheSeed(ChangedDraws):
     def shares(self, number: int, seed: int) -> list[float]:
         return super().shares(number, 0)
 
 
-class RepeatsItself(Bent):
+class RepeatsItself(ChangedDraws):
     def shares(self, number: int, seed: int) -> list[float]:
         return super().shares(number % 7, seed)
 
 
 class AskedCountsCalls(CountsCalls):
-    """Is asked beside the loop, and draws anew whoever asks."""
+    """Is not pure, and draws anew at every call."""
 
     pure = False
 
 
 class RemembersCalls(Random):
-    """Goes on from the last question it was asked, which a fresh one was not."""
+    """Depends on its number of calls, which is not in the log."""
 
     pure = False
     calls = 0
@@ -147,7 +147,7 @@ class RemembersCalls(Random):
 
 
 class LooksAtTheClock(Random):
-    """Reads the live study, instead of what it was when the question was put."""
+    """Reads the live study instead of its state at the request."""
 
     pure = False
 
@@ -155,43 +155,49 @@ class LooksAtTheClock(Random):
         return super().propose(int(1000 * study.now), study)
 
 
-def over(made: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the maker of a generator for the kit's space, or for one dimension."""
+def with_space(made: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes the generator for the kit's space, or for one dimension."""
     return lambda space=None: made(space=space or {"x": {"uniform": [0, 1]}})
 
 
 BREAKERS: dict[str, tuple[Callable[..., Any], type[Exception]]] = {
-    "test_every_config_can_be_written_to_a_log": (over(NoNumber), SpecError),
-    "test_who_says_no_more_says_so_for_ever": (over(ChangesItsMind), AssertionError),
-    "test_failed_trials_do_not_hold_it_up": (over(ShockedByFailure), KeyError),
-    "test_a_study_with_it_replays": (over(CountsCalls), AssertionError),
-    "test_the_same_number_is_the_same_config": (over(CountsCalls), AssertionError),
-    "test_a_fresh_one_proposes_the_same_in_any_order": (over(CountsCalls), AssertionError),
-    "test_what_becomes_of_trials_does_not_change_its_configs": (
-        over(LearnsFromFailures),
+    "test_every_config_can_be_written_to_a_log": (with_space(NoNumber), SpecError),
+    "test_a_generator_that_ended_stays_ended": (with_space(EndsAndContinues), AssertionError),
+    "test_failed_trials_do_not_stall_the_study": (with_space(FailsAtFailures), KeyError),
+    "test_a_study_with_it_replays": (with_space(CountsCalls), AssertionError),
+    "test_the_same_number_gives_the_same_config": (with_space(CountsCalls), AssertionError),
+    "test_a_fresh_generator_proposes_the_same_in_any_order": (
+        with_space(CountsCalls),
+        AssertionError,
+    ),
+    "test_results_of_trials_do_not_change_its_configs": (
+        with_space(LearnsFromFailures),
         AssertionError,
     ),
 }
 
 SPACE_BREAKERS: dict[str, tuple[Callable[..., Any], type[Exception]]] = {
-    "test_it_stays_inside_every_kind_of_domain": (over(BeyondTheEnds), AssertionError),
+    "test_it_stays_inside_every_kind_of_domain": (with_space(BeyondTheEnds), AssertionError),
     "test_domains_inside_schedules_and_lists_are_filled": (
-        over(FillsTheTopAlone),
+        with_space(FillsTheTopAlone),
         AssertionError,
     ),
-    "test_domains_inside_options_are_filled_where_those_are_chosen": (
-        over(LeavesOptionsOpen),
+    "test_domains_inside_options_are_filled_when_the_option_is_chosen": (
+        with_space(LeavesOptionsOpen),
         SpecError,
     ),
-    "test_it_works_without_a_free_dimension": (over(NeedsDimensions), AssertionError),
-    "test_it_works_with_one_free_dimension": (over(NeedsTwoDimensions), AssertionError),
-    "test_one_dimension_does_not_follow_another": (over(OneDrawForAll), AssertionError),
-    "test_different_seeds_give_different_configs": (over(IgnoresTheSeed), AssertionError),
-    "test_a_seed_gives_many_different_configs": (over(RepeatsItself), AssertionError),
+    "test_it_works_without_a_free_dimension": (with_space(NeedsDimensions), AssertionError),
+    "test_it_works_with_one_free_dimension": (with_space(NeedsTwoDimensions), AssertionError),
+    "test_dimensions_vary_independently": (with_space(OneDrawForAll), AssertionError),
+    "test_different_seeds_give_different_configs": (with_space(IgnoresTheSeed), AssertionError),
+    "test_a_seed_gives_many_different_configs": (with_space(RepeatsItself), AssertionError),
 }
 
 SAMPLER_BREAKERS: dict[str, tuple[Callable[..., Any], type[Exception]]] = {
-    "test_the_same_log_gives_the_same_proposals": (over(AskedCountsCalls), AssertionError),
-    "test_a_study_that_was_cut_gets_the_same_proposals": (over(RemembersCalls), AssertionError),
-    "test_what_comes_in_while_it_thinks_changes_nothing": (over(LooksAtTheClock), AssertionError),
+    "test_the_same_log_gives_the_same_proposals": (with_space(AskedCountsCalls), AssertionError),
+    "test_a_resumed_study_gets_the_same_proposals": (with_space(RemembersCalls), AssertionError),
+    "test_events_after_the_request_do_not_change_the_proposal": (
+        with_space(LooksAtTheClock),
+        AssertionError,
+    ),
 }

@@ -1,4 +1,4 @@
-"""Policies that break one promise each."""
+"""Policies that break one clause each."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 _calls = count()
 
 
-class LeavesTheReady(Fifo):
-    """Starts trials, and forgets those whose attempt was lost."""
+class IgnoresReadyTrials(Fifo):
+    """Starts new trials only, and never those whose attempt was lost."""
 
     def next(self, study: StudyView) -> Pick | None:
         return Pick(None, study.spec.epochs, "a slot is free") if study.new else None
 
 
 class DividesByCapacity(Fifo):
-    """Does arithmetic that needs a slot to be there."""
+    """Divides by the capacity, which may be zero."""
 
     share = 0.0
 
@@ -40,8 +40,8 @@ class DividesByCapacity(Fifo):
             self.share = study.running / study.capacity
 
 
-class Moody(Fifo):
-    """Decides by something that is not in the log."""
+class DecidesByCounter(Fifo):
+    """Decides by a counter that is not in the log."""
 
     def next(self, study: StudyView) -> Pick | None:
         pick = super().next(study)
@@ -60,15 +60,15 @@ class WritesWhileJudging(Fifo):
         return (Stop(trial=trial.id, why="its turn has come"),) if len(seen) % 7 == 0 else ()
 
 
-class PicksTheDead(Fifo):
-    """Gives a slot to a trial that is long over."""
+class PicksEndedTrials(Fifo):
+    """Gives a slot to a trial that has ended."""
 
     def next(self, study: StudyView) -> Pick | None:
         return super().next(study) or Pick(0, study.spec.epochs, "it was first after all")
 
 
-class Silent(Fifo):
-    """Does not say why."""
+class GivesNoReason(Fifo):
+    """Gives no useful reason."""
 
     def next(self, study: StudyView) -> Pick | None:
         pick = super().next(study)
@@ -76,7 +76,7 @@ class Silent(Fifo):
 
 
 class CountsReports(Fifo):
-    """Believes every report it sees, instead of what was delivered."""
+    """Counts every report it sees, instead of `study.delivered`."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -90,7 +90,7 @@ class CountsReports(Fifo):
 
 
 class Polls(Fifo):
-    """Looks again every second, for as long as `wants` is not met."""
+    """Wakes every second while `wants` is true."""
 
     def wants(self, trial: TrialView, study: StudyView) -> bool:
         return True
@@ -99,9 +99,9 @@ class Polls(Fifo):
         if trial.epoch < trial.goal:
             return ()
         if self.wants(trial, study):
-            again = WakeAt(at=study.now + 1.0, trial=trial.id, why="somebody is still missing")
-            return (again, Pause(trial=trial.id, why="somebody is still missing"))
-        return (Go(trial=trial.id, until=study.spec.epochs, why="everybody is there"),)
+            again = WakeAt(at=study.now + 1.0, trial=trial.id, why="a trial is still missing")
+            return (again, Pause(trial=trial.id, why="a trial is still missing"))
+        return (Go(trial=trial.id, until=study.spec.epochs, why="all trials are there"),)
 
     def next(self, study: StudyView) -> Pick | None:
         pick = super().next(study)
@@ -109,21 +109,21 @@ class Polls(Fifo):
 
 
 class WaitsForTheShort(Polls):
-    """Waits until everybody has come to epoch 2, also those who have ended before."""
+    """Waits until all trials have reached epoch 2, even those that ended before."""
 
     def wants(self, trial: TrialView, study: StudyView) -> bool:
         return any(other.epoch < 2 for other in study.trials)
 
 
 class WaitsForANumber(Polls):
-    """Waits until a number comes where there was none."""
+    """Waits for a number instead of NaN."""
 
     def wants(self, trial: TrialView, study: StudyView) -> bool:
         return trial.loss == NO_LOSS
 
 
 class OneReportOneTrial(Fifo):
-    """Does not expect that two trials share an epoch."""
+    """Assumes that a report belongs to one trial only."""
 
     def see(self, entry: Entry, study: StudyView) -> None:
         if study.delivered:
@@ -131,14 +131,14 @@ class OneReportOneTrial(Fifo):
 
 
 class GoesBackwards(Fifo):
-    """Opens trials with a goal before their beginning."""
+    """Opens trials with a negative goal."""
 
     def next(self, study: StudyView) -> Pick | None:
         return Pick(None, -1, "a slot is free") if study.new else None
 
 
 class OneByOne(Fifo):
-    """Goes on with the waiting trial that `key` puts first, one epoch at a time."""
+    """Continues the paused trial with the lowest `key`, one epoch at a time."""
 
     def key(self, trial: TrialView) -> float:
         return trial.loss
@@ -148,22 +148,22 @@ class OneByOne(Fifo):
             return Pick(ready, 0, "it was interrupted before")
         if study.new:
             return Pick(None, 1, "a slot is free")
-        waiting = [trial for trial in study.trials if trial.status is Status.WAITING]
-        best = min(waiting, key=self.key, default=None)
+        paused = [trial for trial in study.trials if trial.status is Status.PAUSED]
+        best = min(paused, key=self.key, default=None)
         if best is None:
             return None
-        return Pick(best.id, best.epoch + 1, "it is the best that waits")
+        return Pick(best.id, best.epoch + 1, "it is the best paused trial")
 
 
-class LikesWhatIsNoNumber(OneByOne):
-    """Ranks from the wrong end."""
+class PrefersNan(OneByOne):
+    """Ranks in the wrong direction."""
 
     def key(self, trial: TrialView) -> float:
         return -trial.loss
 
 
 class PromotesTheNewest(Fifo):
-    """Lets a trial go on only if it leads at the moment it arrives; equal ones lead by number."""
+    """Promotes a trial only if it leads on arrival; of equal losses the lower number leads."""
 
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
         if trial.epoch != 1:
@@ -182,7 +182,7 @@ class PromotesTheNewest(Fifo):
 
 
 class NeverStarts(Fifo):
-    """Wants nobody."""
+    """Never starts a trial."""
 
     def next(self, study: StudyView) -> Pick | None:
         return None
@@ -197,33 +197,33 @@ class ReadsRawValues(Fifo):
         return (Stop(trial=trial.id, why=f"{value} is too much"),) if bad else ()
 
 
-class StopsEverybody(Fifo):
-    """Has no patience."""
+class StopsEveryTrial(Fifo):
+    """Stops every trial after one epoch."""
 
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
         return (Stop(trial=trial.id, why="one epoch is enough"),)
 
 
 BREAKERS: dict[str, tuple[Callable[..., Any], type[Exception]]] = {
-    "test_a_study_ends_and_frees_all_slots": (LeavesTheReady, AssertionError),
+    "test_a_study_ends_and_frees_all_slots": (IgnoresReadyTrials, AssertionError),
     "test_a_deadline_ends_the_study_even_without_slots": (
         DividesByCapacity,
         ZeroDivisionError,
     ),
-    "test_the_same_facts_cause_the_same_decisions": (Moody, AssertionError),
-    "test_its_memory_is_a_fold_of_the_log": (WritesWhileJudging, AssertionError),
-    "test_judging_writes_nothing": (WritesWhileJudging, AssertionError),
-    "test_it_picks_only_whom_a_slot_is_of_use_to": (PicksTheDead, AssertionError),
-    "test_every_decision_says_why": (Silent, AssertionError),
-    "test_late_and_doubled_reports_are_harmless": (CountsReports, AssertionError),
-    "test_runs_that_end_early_do_not_hold_it_up": (WaitsForTheShort, AssertionError),
-    "test_runs_without_numbers_do_not_hold_it_up": (WaitsForANumber, AssertionError),
-    "test_it_works_where_trials_share_their_prefixes": (OneReportOneTrial, ValueError),
-    "test_no_state_on_the_way_contradicts_itself": (GoesBackwards, SpecError),
-    "test_what_is_not_a_number_never_wins": (LikesWhatIsNoNumber, AssertionError),
+    "test_the_same_events_cause_the_same_decisions": (DecidesByCounter, AssertionError),
+    "test_its_memory_is_rebuilt_from_the_log": (WritesWhileJudging, AssertionError),
+    "test_judging_does_not_change_its_memory": (WritesWhileJudging, AssertionError),
+    "test_it_picks_only_trials_that_can_use_a_slot": (PicksEndedTrials, AssertionError),
+    "test_every_decision_gives_a_reason": (GivesNoReason, AssertionError),
+    "test_late_and_duplicate_reports_are_harmless": (CountsReports, AssertionError),
+    "test_runs_that_end_early_do_not_stall_the_study": (WaitsForTheShort, AssertionError),
+    "test_runs_without_numbers_do_not_stall_the_study": (WaitsForANumber, AssertionError),
+    "test_it_works_when_trials_share_prefixes": (OneReportOneTrial, ValueError),
+    "test_no_intermediate_state_breaks_an_invariant": (GoesBackwards, SpecError),
+    "test_nan_and_infinity_never_win": (PrefersNan, AssertionError),
     "test_the_order_of_equal_losses_does_not_matter": (PromotesTheNewest, AssertionError),
     "test_a_lone_trial_is_never_starved": (NeverStarts, AssertionError),
-    "test_the_best_run_is_trained_to_its_end": (StopsEverybody, AssertionError),
-    "test_lower_and_higher_are_better_alike": (ReadsRawValues, AssertionError),
-    "test_the_cost_of_a_report_does_not_grow_with_the_trials": (OneByOne, AssertionError),
+    "test_the_best_run_is_trained_to_its_last_epoch": (StopsEveryTrial, AssertionError),
+    "test_minimising_and_maximising_give_the_same_decisions": (ReadsRawValues, AssertionError),
+    "test_the_cost_of_a_report_does_not_grow_with_the_number_of_trials": (OneByOne, AssertionError),
 }

@@ -1,7 +1,7 @@
-"""The eleven families of learning curves: formulas, each once, over many parameter vectors at once.
+"""The eleven families of learning curves, as formulas over many parameter vectors at once.
 
-Knows rising curves of x = 1, 2, … and the values from which published fits start. Does not know
-data, priors or noise. A vector outside a formula's domain gives NaN or infinity, never an error.
+Knows rising curves of x = 1, 2, … and the start values of published fits. Does not know data,
+priors or noise. A vector outside a formula's domain gives NaN or infinity, never an error.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
-Whole: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Family(NamedTuple):
-    """One formula: `curve(x, p)` for n epochs and m vectors of parameters is m x n values."""
+    """One formula: for n epochs and m parameter vectors, `curve` returns m x n values."""
 
     name: str
     parameters: tuple[str, ...]
@@ -26,7 +26,7 @@ class Family(NamedTuple):
     formula: Callable[..., Array]
 
     def curve(self, x: Array, vectors: Array) -> Array:
-        """Return a row of values for each vector of parameters."""
+        """Return a row of values for each parameter vector."""
         return self.formula(x, *(column[:, None] for column in vectors.T))
 
 

@@ -1,10 +1,10 @@
-"""Sampling a curve's posterior: a first approximation, chains that start from it, their agreement.
+"""MCMC for a curve's posterior: a normal approximation, chains that start from it, and R-hat.
 
-Every family's posterior is first approximated by a normal distribution (importance sampling with
-rising weight on the data). Walkers then live in coordinates in which all families look alike: one
-number that says which family, and four that are standard normal as far as the approximation is
-right. In those, chains mix in a few steps and cross from family to family. The only module that
-imports emcee.
+Each family's posterior is first approximated by a normal distribution (importance sampling with
+rising weight on the data). The chains run in coordinates in which all families look alike: one
+number selects the family, and four are standard normal if the approximation is right. There,
+chains mix in a few steps and move from family to family. The only module that imports emcee, from
+the extra `ensemble`.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from paceline.curves.ensemble.posterior import SIZE
 from paceline.curves.ensemble.priors import PRIORS
 
 if TYPE_CHECKING:
-    from paceline.curves.ensemble.families import Array, Whole
+    from paceline.curves.ensemble.families import Array, IntArray
     from paceline.curves.ensemble.posterior import Posterior
 
 COUNT = len(PRIORS)
 _FIRST, _LATER, _ROUNDS = 600, 300, 8
-# Tempered weights keep so many effective draws of a round.
+# The share of effective draws of a round that tempered weights keep.
 _KEPT = 0.12
 _FREEDOM = 8.0
-# No family's share of the first coordinate is smaller than this.
+# The smallest share of a family in the first coordinate.
 _LEAST_SHARE = 0.01
 _INDEPENDENT, _DIFFERENCES, _STRETCHES = 0.75, 0.2, 0.05
 
 
 class Approximation(NamedTuple):
-    """A normal distribution for each family, and what the families weigh."""
+    """A normal distribution for each family, and the families' weights."""
 
     means: Array
     roots: Array
     shares: Array
 
-    def point(self, coordinates: Array) -> tuple[Whole, Array]:
-        """Return families and points for walkers' coordinates."""
+    def map_coordinates(self, coordinates: Array) -> tuple[IntArray, Array]:
+        """Return the families and points of walkers' coordinates."""
         edges = np.cumsum(self.shares)[:-1]
         families = np.searchsorted(edges, ndtr(coordinates[:, 0]), side="right")
         roots = self.roots[families]
@@ -56,34 +56,34 @@ class Chains(NamedTuple):
     acceptance: float
 
 
-def approximate(posterior: Posterior, random: Any) -> Approximation:  # noqa: ANN401
-    """Return the families' normal approximations, by a few rounds of importance sampling."""
+def fit_approximation(posterior: Posterior, random: Any) -> Approximation:  # noqa: ANN401
+    """Return the families' normal approximations after a few rounds of importance sampling."""
     means, roots = np.zeros((COUNT, SIZE)), np.broadcast_to(np.eye(SIZE), (COUNT, SIZE, SIZE))
     evidence = np.full(COUNT, -np.inf)
     for turn in range(_ROUNDS):
         size = _FIRST if turn == 0 else _LATER
         draws = random.standard_normal((COUNT, size, SIZE))
         if turn:
-            # Heavier tails than normal, so that no weight explodes.
+            # Heavier tails than a normal's, so that no weight explodes.
             draws /= np.sqrt(random.gamma(_FREEDOM / 2, 2 / _FREEDOM, (COUNT, size, 1)))
         points = means[:, None, :] + np.einsum("kij,ksj->ksi", roots, draws)
         families = np.repeat(np.arange(COUNT), size)
         logs = posterior.log_density(families, points.reshape(-1, SIZE)).reshape(COUNT, size)
-        proposal = _t_log(draws) if turn else -0.5 * (draws**2).sum(axis=2)
-        logs = logs - proposal + _volumes(roots)[:, None]
+        proposal = _student_log_density(draws) if turn else -0.5 * (draws**2).sum(axis=2)
+        logs = logs - proposal + _log_determinants(roots)[:, None]
         means, roots, evidence = _refit(points, logs, means, roots)
     shares = np.exp(evidence - evidence.max())
     shares = _LEAST_SHARE + (1 - COUNT * _LEAST_SHARE) * shares / shares.sum()
     return Approximation(means, roots, shares)
 
 
-def _volumes(roots: Array) -> Array:
+def _log_determinants(roots: Array) -> Array:
     """Return the log determinants of triangular roots."""
     return np.asarray(np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1))
 
 
-def _t_log(draws: Array) -> Array:
-    """Return the log density of standard Student draws, over the one of a normal's constant."""
+def _student_log_density(draws: Array) -> Array:
+    """Return the log density of standard Student draws, without a normal's constant."""
     squares = (draws**2).sum(axis=-1)
     constant = gammaln((_FREEDOM + SIZE) / 2) - gammaln(_FREEDOM / 2)
     constant += SIZE / 2 * np.log(2 / _FREEDOM)
@@ -91,14 +91,14 @@ def _t_log(draws: Array) -> Array:
 
 
 def _refit(points: Array, logs: Array, means: Array, roots: Array) -> tuple[Array, Array, Array]:
-    """Return each family's weighted mean and root of covariance, tempered, and its evidence."""
+    """Return each family's tempered mean and root of covariance, and its evidence."""
     new_means, new_roots = means.copy(), np.array(roots)
     evidence = np.full(COUNT, -np.inf)
     for number in range(COUNT):
         top = logs[number].max()
         if not np.isfinite(top):
             continue
-        weights = np.exp(_tempered(logs[number] - top))
+        weights = np.exp(_temper(logs[number] - top))
         evidence[number] = top + np.log(np.exp(logs[number] - top).mean())
         weights /= weights.sum()
         new_means[number] = weights @ points[number]
@@ -108,48 +108,48 @@ def _refit(points: Array, logs: Array, means: Array, roots: Array) -> tuple[Arra
     return new_means, new_roots, evidence
 
 
-def _tempered(logs: Array) -> Array:
-    """Return log weights raised to the greatest power up to 1 that keeps enough draws alive."""
+def _temper(logs: Array) -> Array:
+    """Return log weights to the largest power up to 1 that keeps enough effective draws."""
     enough = _KEPT * len(logs)
 
-    def alive(power: float) -> float:
+    def count_effective(power: float) -> float:
         weights = np.exp(power * logs)
         return float(weights.sum() ** 2 / (weights**2).sum())
 
     low, high = 0.0, 1.0
-    if alive(1.0) >= enough:
+    if count_effective(1.0) >= enough:
         return logs
     for _ in range(20):
         middle = (low + high) / 2
-        low, high = (middle, high) if alive(middle) >= enough else (low, middle)
-    # A weight of nothing to the power of nothing would be one.
+        low, high = (middle, high) if count_effective(middle) >= enough else (low, middle)
+    # A weight of 0 to the power of 0 would be 1.
     return np.where(np.isfinite(logs), low * logs, -np.inf)
 
 
-def run(
+def run_chains(
     posterior: Posterior,
     start: Approximation,
     walkers: int,
     steps: int,
     random: Any,  # noqa: ANN401
 ) -> Chains:
-    """Return chains of `steps` after a third as many of burn-in."""
+    """Return chains of `steps` steps after a burn-in of a third as many."""
     import emcee
 
-    volumes = _volumes(start.roots) - np.log(start.shares)
+    volumes = _log_determinants(start.roots) - np.log(start.shares)
 
     def log_density(coordinates: Array) -> Array:
-        families, points = start.point(coordinates)
+        families, points = start.map_coordinates(coordinates)
         found = posterior.log_density(families, points)
         return np.asarray(found + volumes[families] - 0.5 * coordinates[:, 0] ** 2)
 
     moves = [
-        (emcee.moves.MHMove(_independent), _INDEPENDENT),
+        (emcee.moves.MHMove(_propose_independent), _INDEPENDENT),
         (emcee.moves.DEMove(), _DIFFERENCES),
         (emcee.moves.StretchMove(), _STRETCHES),
     ]
     sampler = emcee.EnsembleSampler(walkers, SIZE + 1, log_density, moves=moves, vectorize=True)
-    first = _living(log_density, walkers, random)
+    first = _draw_starts(log_density, walkers, random)
     state = emcee.State(first, random_state=random.get_state())
     burn_in = steps // 3
     sampler.run_mcmc(state, burn_in + steps, skip_initial_state_check=True)
@@ -160,17 +160,17 @@ def run(
     )
 
 
-def _living(log_density: Any, walkers: int, random: Any) -> Array:  # noqa: ANN401
-    """Return starts that are spread wider than the approximation and have a density."""
+def _draw_starts(log_density: Any, walkers: int, random: Any) -> Array:  # noqa: ANN401
+    """Return start points with positive density, spread wider than the approximation."""
     draws = 1.5 * random.standard_normal((4 * walkers, SIZE + 1))
-    alive = draws[np.isfinite(log_density(draws))]
-    if not len(alive):
-        raise ValueError("no family has a density near this curve")
-    return np.asarray(alive[np.arange(walkers) % len(alive)])
+    valid = draws[np.isfinite(log_density(draws))]
+    if not len(valid):
+        raise ValueError("no curve family has a positive density near this curve")
+    return np.asarray(valid[np.arange(walkers) % len(valid)])
 
 
-def _independent(coordinates: Array, random: Any) -> tuple[Array, Array]:  # noqa: ANN401
-    """Propose anew from the approximation itself, with heavier tails."""
+def _propose_independent(coordinates: Array, random: Any) -> tuple[Array, Array]:  # noqa: ANN401
+    """Propose from the approximation itself, with heavier tails."""
     size = coordinates.shape
     draws = random.standard_normal(size) / np.sqrt(
         random.gamma(_FREEDOM / 2, 2 / _FREEDOM, (size[0], 1))
@@ -183,20 +183,23 @@ def _independent(coordinates: Array, random: Any) -> tuple[Array, Array]:  # noq
     return draws, log_proposal(coordinates) - log_proposal(draws)
 
 
-def r_hat(chains: Array) -> float:
-    """Return the split, rank-normalised R-hat of (step, walker) values, in bulk or tails."""
+def compute_r_hat(chains: Array) -> float:
+    """Return the split, rank-normalised R-hat of (step, walker) values: of bulk and tails.
+
+    Vehtari et al., "Rank-normalization, folding, and localization", Bayesian Analysis 2021.
+    """
     steps = len(chains) // 2 * 2
     halves = np.concatenate([chains[: steps // 2], chains[steps // 2 : steps]], axis=1)
     folded = np.abs(halves - np.median(halves))
-    return max(_r_hat(_ranked(halves)), _r_hat(_ranked(folded)))
+    return max(_compute_r_hat(_normalise_ranks(halves)), _compute_r_hat(_normalise_ranks(folded)))
 
 
-def _ranked(values: Array) -> Array:
+def _normalise_ranks(values: Array) -> Array:
     ranks = rankdata(values, axis=None).reshape(values.shape)
     return np.asarray(ndtri((ranks - 0.375) / (values.size + 0.25)))
 
 
-def _r_hat(values: Array) -> float:
+def _compute_r_hat(values: Array) -> float:
     within = values.var(axis=0, ddof=1).mean()
     between = len(values) * values.mean(axis=0).var(ddof=1)
     if within <= 0:

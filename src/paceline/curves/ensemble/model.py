@@ -1,24 +1,29 @@
-"""Eleven families of curves, weighed by how well they explain what was seen, sampled by MCMC.
+"""Ensemble: eleven families of learning curves, weighed by how well they fit, sampled by MCMC.
 
-Rule: losses are turned into accuracies that rise towards 1; family, shape, noise and drift are
-sampled (see `posterior`), and the forecast is the mixture of what all samples say. The draws are
-seeded by the curve itself, so the same curve always gets the same answer. Chains that do not agree
-are run again, longer; how well they agree is part of a `Fit`.
+Rule: losses are mapped to accuracies that rise towards 1; family, shape, noise and drift are
+sampled (see `posterior`), and the forecast is the mixture over all samples.
+
+Domhan, Springenberg and Hutter, IJCAI 2015. Different from the paper: one family at a time instead
+of a weighted sum, so that chains mix; level and gain are integrated out; a random walk models
+drift; the draws are seeded by the curve itself, so that a curve always gets the same forecast.
+Chains that do not agree are run again, longer; a `Fit` says how well they agree.
 """
 
 from __future__ import annotations
 
 import math
 import struct
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from paceline.core.errors import SpecError
+from paceline.core.base_part import BasePart
+from paceline.core.errors import SpecError, make_missing_extra_error
+from paceline.core.forecast_quantiles import LEVELS, Forecast
 from paceline.core.rng import stream
-from paceline.core.values import LEVELS, Forecast
-from paceline.curves.ensemble.mcmc import COUNT, approximate, r_hat, run
+from paceline.curves.ensemble.mcmc import COUNT, compute_r_hat, fit_approximation, run_chains
 from paceline.curves.ensemble.posterior import Posterior
 from paceline.curves.ensemble.priors import PRIORS
 
@@ -29,13 +34,13 @@ if TYPE_CHECKING:
     from paceline.curves.ensemble.families import Array
 
 STEPS, WALKERS = 300, 128
-# R-hat needs halves of chains; emcee two walkers for each of five coordinates.
+# R-hat needs half-chains; emcee needs two walkers for each of five coordinates.
 _LEAST_STEPS, _LEAST_WALKERS = 8, 10
-# Formulas are read at x = 1 … 100; longer runs are squeezed into that.
+# Formulas are evaluated at x = 1 … 100; longer runs are rescaled to that.
 _SPAN = 100.0
-# Of longer curves so many points are used: every so-manieth, and more of the beginning.
+# The number of points used of longer curves: evenly spaced ones, and more of the beginning.
 _EVENLY, _EARLY = 40, 24
-# A forecast is made of every second step: those between hardly differ. So many samples at a time.
+# A forecast uses every second step, since neighbours hardly differ, and this many at a time.
 _THIN, _PORTION = 2, 8192
 _AGREE = 1.1
 _LONGER = 3
@@ -44,10 +49,10 @@ _GRID = np.concatenate([[0.0, 0.001, 0.0025], np.linspace(0.005, 0.995, 67), [0.
 
 
 class Fit(NamedTuple):
-    """A forecast, and how far to trust the chains behind it."""
+    """A forecast with diagnostics of its chains."""
 
     forecast: Forecast
-    # Of each horizon, in losses.
+    # For each horizon, in losses.
     means: tuple[float, ...]
     sds: tuple[float, ...]
     # The share of each family in the mixture.
@@ -57,12 +62,15 @@ class Fit(NamedTuple):
     r_hat: float
 
 
-class Ensemble:
-    """The families of curves as one mixture, by chains that mix."""
+class Ensemble(BasePart):
+    """Forecasts by a mixture of parametric curve families, fitted by MCMC."""
 
     others = 0
 
     def __init__(self, *, steps: int = STEPS, walkers: int = WALKERS) -> None:
+        # Checked here, so that a study without the extra fails before it starts.
+        if find_spec("emcee") is None:
+            raise make_missing_extra_error("emcee", "ensemble")
         # Steps are those after burn-in.
         if steps < _LEAST_STEPS or walkers < _LEAST_WALKERS:
             raise SpecError(
@@ -76,38 +84,40 @@ class Ensemble:
         return [fit and fit.forecast for fit in fits]
 
     def fit(self, history: History) -> Fit | None:
-        """Return the forecast of one curve with what the chains say of themselves."""
-        seen = _seen(history)
+        """Return the forecast of one curve with diagnostics of the chains."""
+        seen = _select_points(history)
         if seen is None:
             return None
         epochs, losses, scale = seen
         last = max(history.epochs, *history.horizons)
-        posterior = Posterior(_x(epochs, last), epochs / last, scale.accuracy(losses))
-        seed = int(stream(0, "ensemble", _bytes(epochs, losses)).random() * 2**32)
+        posterior = Posterior(_rescale_epochs(epochs, last), epochs / last, scale.accuracy(losses))
+        seed = int(stream(0, "ensemble", _pack_hex(epochs, losses)).random() * 2**32)
         random = np.random.RandomState(seed)
-        start = approximate(posterior, random)
+        start = fit_approximation(posterior, random)
         for steps in (self._steps, _LONGER * self._steps):
-            chains = run(posterior, start, self._walkers, steps, random)
-            worst = max(map(r_hat, (*np.moveaxis(chains.coordinates, -1, 0), chains.log_density)))
+            chains = run_chains(posterior, start, self._walkers, steps, random)
+            worst = max(
+                map(compute_r_hat, (*np.moveaxis(chains.coordinates, -1, 0), chains.log_density))
+            )
             if worst <= _AGREE:
                 break
         kept = chains.coordinates[::_THIN]
-        families, points = start.point(kept.reshape(-1, kept.shape[-1]))
+        families, points = start.map_coordinates(kept.reshape(-1, kept.shape[-1]))
         asked = np.asarray(history.horizons, dtype=float)
         portions = [
             posterior.forecast(
                 families[at : at + _PORTION],
                 points[at : at + _PORTION],
-                _x(asked, last),
+                _rescale_epochs(asked, last),
                 asked / last,
             )
             for at in range(0, len(families), _PORTION)
         ]
         mean, variance = (np.concatenate(parts) for parts in zip(*portions, strict=True))
-        # A formula that was a number at every seen x may be none later on.
+        # A formula that is finite at every seen x may be NaN at a later one.
         good = np.isfinite(mean + variance).all(axis=1)
         families, mean, variance = families[good], mean[good], variance[good]
-        forecast = _forecast(history.horizons, mean, np.sqrt(variance), scale)
+        forecast = _mix_forecast(history.horizons, mean, np.sqrt(variance), scale)
         if forecast is None:
             return None
         shares = np.bincount(families, minlength=COUNT) / len(families)
@@ -125,7 +135,7 @@ class Ensemble:
 
 
 class _Scale(NamedTuple):
-    """Which losses are the accuracies 0 and 1."""
+    """The losses that correspond to the accuracies 0 and 1."""
 
     zero: float
     one: float
@@ -141,8 +151,8 @@ class _Scale(NamedTuple):
         return self.zero - self.span * accuracies
 
 
-def _seen(history: History) -> tuple[Array, Array, _Scale] | None:
-    """Return the epochs and losses that count, and their scale; None where there is none."""
+def _select_points(history: History) -> tuple[Array, Array, _Scale] | None:
+    """Return the epochs and losses to fit, and their scale; None if nothing can be fitted."""
     losses = np.asarray(history.losses, dtype=float)
     if not len(losses) or not math.isfinite(losses[-1]):
         return None
@@ -153,35 +163,37 @@ def _seen(history: History) -> tuple[Array, Array, _Scale] | None:
         early = np.geomspace(1, last + 1, _EARLY) - 1
         epochs = epochs[np.unique(np.rint(np.concatenate([evenly, early])).astype(int))]
     losses = losses[epochs]
-    scale = _scale(losses)
+    scale = _choose_scale(losses)
     if not (math.isfinite(scale.span) and scale.span > 0):
         return None
     return (epochs + 1).astype(float), losses, scale
 
 
-def _scale(losses: Array) -> _Scale:
+def _choose_scale(losses: Array) -> _Scale:
     low, high = float(losses.min()), float(losses.max())
     if low >= -1 and high <= 0:
-        return _Scale(0.0, -1.0)  # an accuracy, turned
+        return _Scale(0.0, -1.0)  # a negated accuracy
     if low >= 0:
-        # A loss that ends at 0 at the best; one that exploded is not the measure of the others.
-        # The worst is 0.1, as most families cannot stay at 0.
+        # A loss whose optimum is 0. A single exploded loss does not set the scale. The worst loss
+        # maps to 0.1, since most families cannot stay at 0.
         worst = min(high, 50 * float(np.median(losses))) or high or 1.0
         return _Scale(worst / 0.9, 0.0)
     return _Scale(high + (high - low) / 6, low - (high - low) / 2)
 
 
-def _x(epochs: Array, last: int) -> Array:
+def _rescale_epochs(epochs: Array, last: int) -> Array:
     return 1 + (epochs - 1) * (_SPAN - 1) / (last - 1) if last > _SPAN else epochs
 
 
-def _bytes(epochs: Array, losses: Array) -> str:
+def _pack_hex(epochs: Array, losses: Array) -> str:
     both = (*map(float, epochs), *map(float, losses))
     return struct.pack(f"<{len(both)}d", *both).hex()
 
 
-def _forecast(horizons: Sequence[int], mean: Array, sd: Array, scale: _Scale) -> Forecast | None:
-    """Return the quantiles of equal parts of normals, or None where there are none."""
+def _mix_forecast(
+    horizons: Sequence[int], mean: Array, sd: Array, scale: _Scale
+) -> Forecast | None:
+    """Return the quantiles of an equal mixture of normals; None if there is no component."""
     if not len(mean):
         return None
     rows = []

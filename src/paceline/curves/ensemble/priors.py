@@ -1,8 +1,8 @@
-"""What is believed of a curve before any of it is seen: shapes, levels, noise and drift.
+"""Priors of the ensemble: shapes, levels, noise and drift of a curve.
 
 Knows the eleven families as `level · h0(x) + gain · h1(x; shape)` for accuracies that rise towards
 1 over x = 1 … 100. A shape is two standard normal numbers; level and gain are normal, so that they
-can be integrated away. Does not know data.
+can be integrated out. Does not know data.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 # ln of the noise's standard deviation, and of the drift over a whole run in units of the noise.
 NOISE = (-4.0, 1.25)
 DRIFT = (0.5, 1.5)
-# Where both level off: tails without an end would make a forecast's variance a matter of luck.
+# Upper limits of both: with unbounded tails a forecast's variance would be arbitrary.
 MOST_NOISE, MOST_DRIFT = 0.2, 5.0
-# How much greater the noise's variance is at the beginning of what was seen than at its end.
+# The noise's variance at the first seen point, in units of that at the last.
 RESTLESS = 10.0
-# A metric is never known better than this: constant curves keep a density.
+# The smallest noise: constant curves keep a density.
 LEAST_NOISE = 1e-5
 
 
-def noise(z: Array) -> Array:
+def noise_variance(z: Array) -> Array:
     """Return the variance of the noise for standard normal numbers."""
     raw = np.exp(2 * (NOISE[0] + NOISE[1] * z))
     return np.asarray(raw / (1 + raw / MOST_NOISE**2) + LEAST_NOISE**2)
 
 
-def drift(z: Array) -> Array:
+def drift_variance(z: Array) -> Array:
     """Return the variance of a random walk over a whole run, in units of the noise's."""
     raw = np.exp(2 * (DRIFT[0] + DRIFT[1] * z))
     return np.asarray(raw / (1 + raw / MOST_DRIFT**2))
 
 
-def settling(points: int) -> Array:
+def early_noise(points: int) -> Array:
     """Return the noise's standard deviation at each seen point, in units of the last one's.
 
-    Curves settle: the published recency weights, 10 at the end for 1 at the beginning, as noise.
+    These are the published recency weights (10 at the end, 1 at the beginning), as noise.
     """
     return np.asarray(RESTLESS ** (np.arange(points)[::-1] / (2 * points)))
 
@@ -56,10 +56,10 @@ class Normal(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """One family: how two standard normal numbers become its shape, and its two coefficients."""
+    """One family: its shape as a function of two standard normals, and its two coefficients."""
 
     family: Family
-    # The family's whole vector of parameters for a shape, with a level of 0 and a gain of 1.
+    # The family's parameter vector for a shape, with a level of 0 and a gain of 1.
     vectors: Callable[[Array, Array], tuple[Array | float, ...]]
     level: Normal | None
     gain: Normal

@@ -1,8 +1,8 @@
-"""What the pre-trained network sees of a curve, and what its answer means.
+"""Encoding of curves for the pre-trained network, and decoding of its output.
 
-Knows numbers alone: a curve becomes tokens that no choice of units changes, and buckets of a
-distribution become quantiles. Training makes the same tokens in torch (`training/pfn/tokens.py`);
-a test holds the two together. Does not know the network.
+Knows numbers only: a curve becomes tokens that do not depend on the unit of the metric, and
+probabilities of buckets become quantiles. Training computes the same tokens in torch
+(`training/pfn/tokens.py`); a test compares the two. Does not know the network.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = NDArray[np.float64]
 
-# Points of a curve that become tokens: all of a short one; of a longer one the first and the last
-# few as they are, the rest averaged.
+# Points of a curve that become tokens: all points of a short curve; of a longer one the first and
+# the last few unchanged, and the rest averaged.
 POINTS, FIRST, LATEST = 48, 4, 16
 _AVERAGED = POINTS - FIRST - LATEST
-# Other trials of the study that become tokens, and where they are compared with this one: at its
-# own epoch, and at these percentages of all epochs.
+# Other trials of the study that become tokens. They are compared with this one at its own epoch and
+# at these percentages of all epochs.
 OTHERS = 16
 MARKS = (10, 25, 50, 75, 100)
-# Width of a token: of a point, of the curve as a whole, of another trial, of a question.
+# Width of a token: of a point, of the whole curve, of another trial, of a requested epoch.
 POINT, WHOLE, OTHER, ASKED = 13, 36, 18, 7
-# The forecast: so many buckets of asinh(change / (GRAIN x scale)) in [-REACH, REACH], and one more
-# for "not a number". An odd number: "no change" is the middle of one.
+# The output: buckets of asinh(change / (GRAIN x scale)) in [-REACH, REACH], and one for
+# "not a number". The number is odd, so that "no change" is the middle of a bucket.
 BUCKETS, GRAIN, REACH = 257, 0.01, 13.0
-# Levels of guessing: ln(k) for losses, 1/k for accuracies.
+# Losses and accuracies of random guessing among k classes: ln(k) and 1/k.
 CLASSES = (2, 3, 4, 5, 10, 20, 50, 100, 1000)
 _LOSSES = np.log(np.array(CLASSES))
 _RATES = -1.0 / np.array(CLASSES)
-# Squeezes logarithms of epochs and of amounts into about one.
+# Scales logarithms of epochs and counts to about one.
 _LONG = 7.0
 
 
 class Frame:
-    """Where a curve's values are measured from and in what unit: its last value, its spread."""
+    """The origin and unit of a curve's values: its last value and its spread."""
 
     __slots__ = ("best", "last", "scale", "worst")
 
@@ -51,16 +51,16 @@ class Frame:
         self.best = best
         self.worst = worst
 
-    def of(self, values: Array) -> Array:
-        """Return values as the network sees them: differences from the last, tamed."""
-        return self.gain(values - self.last)
+    def encode(self, values: Array) -> Array:
+        """Return values as the network sees them: compressed differences from the last value."""
+        return self.encode_change(values - self.last)
 
-    def gain(self, change: Array) -> Array:
-        """Return differences as the network sees them."""
+    def encode_change(self, change: Array) -> Array:
+        """Return compressed differences."""
         return np.asarray(np.clip(np.arcsinh(change / (0.05 * self.scale)) / 5, -4, 4))
 
 
-def bins_of(count: int) -> NDArray[np.int64]:
+def compute_bins(count: int) -> NDArray[np.int64]:
     """Return the first point of each token of a curve with this many points."""
     if count <= POINTS:
         return np.arange(count)
@@ -69,26 +69,26 @@ def bins_of(count: int) -> NDArray[np.int64]:
 
 
 class Points:
-    """A curve in at most POINTS pieces: mean, least and greatest value of each; NaN for none."""
+    """A curve in at most POINTS pieces: mean, least and greatest value; NaN if a piece is empty."""
 
     __slots__ = ("count", "ends", "least", "means", "most", "seen", "sizes")
 
     def __init__(self, values: Array) -> None:
-        starts = bins_of(len(values))
+        starts = compute_bins(len(values))
         good = np.isfinite(values)
         self.count = len(values)
         self.sizes = np.diff(np.append(starts, len(values))).astype(float)
         self.ends = starts + self.sizes
         self.seen = np.add.reduceat(good.astype(float), starts)
         sums = np.add.reduceat(np.where(good, values, 0.0), starts)
-        # A least value that is infinite belongs to a piece without numbers, whose mean is NaN.
+        # Least and greatest value of a piece without numbers are infinite; its mean is NaN.
         self.means = np.where(self.seen > 0, sums / np.maximum(self.seen, 1), np.nan)
         self.least = np.minimum.reduceat(np.where(good, values, np.inf), starts)
         self.most = np.maximum.reduceat(np.where(good, values, -np.inf), starts)
 
 
-def frame_of(points: Points) -> Frame | None:
-    """Return the curve's frame; None where there is no number, or only numbers beyond measure."""
+def compute_frame(points: Points) -> Frame | None:
+    """Return the curve's frame; None if it has no numbers, or if they are too large or small."""
     there = points.seen > 0
     if not there.any():
         return None
@@ -105,17 +105,17 @@ def frame_of(points: Points) -> Frame | None:
     return Frame(last, scale, best, worst)
 
 
-def point_tokens(points: Points, frame: Frame, epochs: float) -> Array:
+def encode_points(points: Points, frame: Frame, epochs: float) -> Array:
     """Return a token for each piece of the curve."""
     there = points.seen > 0
     means = np.where(there, points.means, frame.last)
     tokens = np.zeros((len(means), POINT))
-    tokens[:, 0] = frame.of(means)
-    tokens[:, 1] = frame.of(np.where(there, points.least, frame.last))
-    tokens[:, 2] = frame.of(np.where(there, points.most, frame.last))
+    tokens[:, 0] = frame.encode(means)
+    tokens[:, 1] = frame.encode(np.where(there, points.least, frame.last))
+    tokens[:, 2] = frame.encode(np.where(there, points.most, frame.last))
     tokens[:, 3] = np.clip((means - frame.last) / frame.scale, -4, 4) / 2
     tokens[:, 4] = np.clip((means - frame.last) / frame.scale, -40, 40) / 20
-    tokens[1:, 5] = frame.gain(np.diff(means))
+    tokens[1:, 5] = frame.encode_change(np.diff(means))
     tokens[:, 6] = points.ends / epochs
     tokens[:, 7] = np.log(points.ends) / _LONG
     tokens[:, 8] = np.log1p(points.count - points.ends) / _LONG
@@ -130,14 +130,14 @@ def point_tokens(points: Points, frame: Frame, epochs: float) -> Array:
     return tokens
 
 
-def whole_token(
+def encode_curve(
     points: Points,
     frame: Frame,
     epochs: float,
     bounds: tuple[float, float] | None,
     others: Array,
 ) -> Array:
-    """Return the token of the curve as a whole; `others` are their tokens."""
+    """Return the token of the whole curve; `others` are the tokens of other trials."""
     there = points.seen > 0
     means, least, most = points.means[there], points.least[there], points.most[there]
     first, last = float(means[0]), frame.last
@@ -148,10 +148,10 @@ def whole_token(
     token[2] = math.log(epochs) / _LONG
     token[3] = math.log1p(max(epochs - count, 0)) / _LONG
     token[4] = np.sign(last)
-    token[5] = _size(last)
+    token[5] = _scale_log(last)
     token[6] = math.log10(min(max(frame.scale / max(abs(last), 1e-30), 1e-6), 1e6)) / 3
-    token[7], token[8], token[9] = frame.of(np.array([first, frame.best, frame.worst]))
-    token[10] = _size(first)
+    token[7], token[8], token[9] = frame.encode(np.array([first, frame.best, frame.worst]))
+    token[10] = _scale_log(first)
     token[11] = (len(means) - 1 - int(np.argmin(least))) / POINTS
     token[12] = (len(means) - 1 - int(np.argmax(most))) / POINTS
     rate = frame.best >= -1 and frame.worst <= 0
@@ -164,13 +164,13 @@ def whole_token(
         token[18] = math.log10(1 + last + 1e-4) / 4
         token[19] = math.log10(-last + 1e-4) / 4
         token[20] = first
-        token[21] = frame.of(np.array(-1.0))
-        token[22] = _near(last, _RATES)
-        token[23] = _near(first, _RATES)
+        token[21] = frame.encode(np.array(-1.0))
+        token[22] = _measure_nearness(last, _RATES)
+        token[23] = _measure_nearness(first, _RATES)
     if frame.best >= 0:
-        token[24] = frame.of(np.array(0.0))
-        token[25] = _near(last, _LOSSES)
-        token[26] = _near(first, _LOSSES)
+        token[24] = frame.encode(np.array(0.0))
+        token[25] = _measure_nearness(last, _LOSSES)
+        token[26] = _measure_nearness(first, _LOSSES)
     steps = np.diff(means)
     if len(steps):
         token[27] = (np.abs(steps) <= 1e-6 * abs(last)).mean()
@@ -180,7 +180,7 @@ def whole_token(
     token[29] = 1 - points.seen.sum() / count
     if bounds is not None:
         token[30] = 1
-        token[31], token[32] = frame.of(np.clip(np.array(bounds), -1e200, 1e200))
+        token[31], token[32] = frame.encode(np.clip(np.array(bounds), -1e200, 1e200))
     if len(others):
         token[33] = len(others) / OTHERS
         met = others[:, 1] > 0
@@ -189,8 +189,8 @@ def whole_token(
     return token
 
 
-def other_token(values: Array, frame: Frame, count: int, epochs: float) -> Array | None:
-    """Return the token of another trial, measured in this trial's frame; None for no numbers."""
+def encode_other(values: Array, frame: Frame, count: int, epochs: float) -> Array | None:
+    """Return the token of another trial in this trial's frame; None if it has no numbers."""
     good = np.isfinite(values)
     if not good.any():
         return None
@@ -198,21 +198,21 @@ def other_token(values: Array, frame: Frame, count: int, epochs: float) -> Array
     at = [count, *(-(-mark * int(epochs) // 100) for mark in MARKS)]
     for place, epoch in enumerate(at):
         if epoch <= len(values) and good[epoch - 1]:
-            token[2 * place] = frame.of(values[epoch - 1])
+            token[2 * place] = frame.encode(values[epoch - 1])
             token[2 * place + 1] = 1
     last = values[good][-1]
-    token[12] = frame.of(last)
-    token[13] = frame.of(values[good].min())
+    token[12] = frame.encode(last)
+    token[13] = frame.encode(values[good].min())
     token[14] = min(len(values) / epochs, 2)
     token[15] = math.log(len(values)) / _LONG
     token[16] = not good[-1]
     if token[1]:
-        token[17] = frame.gain(last - values[count - 1])
+        token[17] = frame.encode_change(last - values[count - 1])
     return token
 
 
-def asked_tokens(horizons: Sequence[int], count: int, epochs: float) -> Array:
-    """Return a token for each epoch that is asked about."""
+def encode_questions(horizons: Sequence[int], count: int, epochs: float) -> Array:
+    """Return a token for each requested epoch."""
     ahead = np.array(horizons, dtype=float)
     return np.stack(
         [
@@ -228,13 +228,13 @@ def asked_tokens(horizons: Sequence[int], count: int, epochs: float) -> Array:
     )
 
 
-def quantiles_of(chances: Array, frame: Frame, levels: Array) -> Array:
-    """Return quantiles of the loss, a row for each row of bucket chances.
+def compute_quantiles(chances: Array, frame: Frame, levels: Array) -> Array:
+    """Return quantiles of the loss, a row for each row of bucket probabilities.
 
-    The chance of "not a number" goes where a loss would be worse than all that has been seen.
+    The probability of "not a number" is added to a bucket that is worse than all losses seen.
     """
     worse = frame.worst - frame.last + (frame.worst - frame.best) + frame.scale
-    at = int(_bucket(np.array(worse / frame.scale)))
+    at = int(_find_bucket(np.array(worse / frame.scale)))
     mass = chances[:, :BUCKETS].copy()
     mass[:, at] += chances[:, BUCKETS]
     total = np.cumsum(mass, axis=1)
@@ -251,16 +251,16 @@ def quantiles_of(chances: Array, frame: Frame, levels: Array) -> Array:
     return np.asarray(np.maximum.accumulate(losses, axis=1))
 
 
-def _bucket(change: Array) -> NDArray[np.int64]:
+def _find_bucket(change: Array) -> NDArray[np.int64]:
     place = (np.arcsinh(change / GRAIN) + REACH) * (BUCKETS / (2 * REACH))
     return np.clip(np.floor(place), 0, BUCKETS - 1).astype(np.int64)
 
 
-def _size(value: float) -> float:
+def _scale_log(value: float) -> float:
     return math.log10(min(max(abs(value), 1e-9), 1e9)) / 3
 
 
-def _near(value: float, levels: Array) -> float:
-    """Say how near a value is to a level of guessing: 1 at it, 0 at a tenth of it."""
+def _measure_nearness(value: float, levels: Array) -> float:
+    """Return how near a value is to a level of guessing: 1 at 1e-4 of it, 0 when far away."""
     off = float(np.min(np.abs(value - levels) / np.abs(levels)))
     return -math.log10(min(max(off, 1e-5), 1.0)) / 4

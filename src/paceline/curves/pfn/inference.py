@@ -1,6 +1,7 @@
-"""From histories to forecasts through the pre-trained network, one pass for a batch.
+"""Inference with the pre-trained network: histories in, forecasts out, one pass for a batch.
 
-Knows how curves are put into a batch and what comes out. Needs numpy, so it is imported on use.
+Knows the weights file, how curves are batched, and how outputs become forecasts. Needs numpy, so it
+is imported on use.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from paceline.core.errors import ModelError
-from paceline.core.values import LEVELS, Forecast
+from paceline.core.forecast_quantiles import LEVELS, Forecast
 from paceline.curves.pfn import encoding
 
 if TYPE_CHECKING:
@@ -31,57 +32,57 @@ FILE = "pfn.onnx"
 SHA256 = "38d31615926191de26126151e30b40c237b96e525587cc481da5775bb75dea89"
 
 
-def chances(feed: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Return the chance of each bucket, for each question of each curve."""
-    (answer,) = _session().run(None, feed)
-    return answer  # type: ignore[no-any-return]
+def run_network(feed: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Return the probability of each bucket, for each requested epoch of each curve."""
+    (output,) = _open_session().run(None, feed)
+    return output  # type: ignore[no-any-return]
 
 
 @cache
-def _session() -> Any:  # noqa: ANN401 - onnxruntime has no types
-    body = _weights()
+def _open_session() -> Any:  # noqa: ANN401 - onnxruntime has no types
+    body = _read_weights()
     try:
         import onnxruntime
     except ImportError:
         raise ModelError(
             "the pre-trained curve model needs the package 'onnxruntime', which is not installed: "
-            "install it, or choose another curve model such as 'last'."
+            "pip install onnxruntime, or choose another curve model such as 'last'."
         ) from None
     options = onnxruntime.SessionOptions()
-    # The machine's cores belong to the training.
+    # One thread: the machine's cores are for training.
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(body, options, providers=["CPUExecutionProvider"])
 
 
-def _weights() -> bytes:
+def _read_weights() -> bytes:
     try:
         body = files(__package__).joinpath(FILE).read_bytes()
     except OSError as error:
         raise ModelError(
             f"the weights {FILE} of the pre-trained curve model cannot be read "
-            f"({error.strerror or error}): install Paceline again."
+            f"({error.strerror or error}): reinstall Paceline."
         ) from None
     if sha256(body).hexdigest() != SHA256:
         raise ModelError(
-            f"the weights {FILE} of the pre-trained curve model are damaged (their checksum is "
-            "another): install Paceline again."
+            f"the weights {FILE} of the pre-trained curve model are damaged (wrong "
+            "checksum): reinstall Paceline."
         )
     return body
 
 
-# Curves are padded to one of these, by their own length alone: sums of another length round
-# otherwise, and an answer must not depend on the rest of the batch.
+# A curve is padded to the smallest of these sizes that fits it: padding to the longest curve of the
+# batch would change rounding, and a forecast must not depend on the rest of the batch.
 _SIZES = (8, 16, 32, encoding.POINTS)
 _CHUNK = 32
-# The network is too careful on recorded curves: quantiles are drawn so far towards the median, for
-# a curve alone and for one with others beside it. Measured without the families that are held out.
-_ALONE, _TOLD = 0.82, 0.92
+# The network's intervals are too wide on recorded curves, so quantiles are moved towards the median
+# by these factors, without and with other trials. Measured without the held-out families.
+_ALONE, _WITH_OTHERS = 0.82, 0.92
 
 
-class _Curve(NamedTuple):
-    """A curve as the network sees it."""
+class _EncodedCurve(NamedTuple):
+    """A curve as input of the network."""
 
     frame: Frame
     points: Array
@@ -90,9 +91,9 @@ class _Curve(NamedTuple):
     asked: Array
 
 
-def forecasts(histories: Sequence[History], others: int) -> Sequence[Forecast | None]:
-    """Return a forecast for each curve, told of so many other trials of its study."""
-    curves = [_curve(history, others) for history in histories]
+def forecast_batch(histories: Sequence[History], others: int) -> Sequence[Forecast | None]:
+    """Return a forecast for each curve; `others` is the most other trials to use for each."""
+    curves = [_encode(history, others) for history in histories]
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, curve in enumerate(curves):
         if curve is not None:
@@ -103,18 +104,18 @@ def forecasts(histories: Sequence[History], others: int) -> Sequence[Forecast | 
         for start in range(0, len(members), _CHUNK):
             some = members[start : start + _CHUNK]
             known = [curve for number in some if (curve := curves[number]) is not None]
-            rows = _ask(known, size, seats)
+            rows = _run_batch(known, size, seats)
             for number, curve, row in zip(some, known, rows, strict=True):
-                answers[number] = _answer(histories[number], curve, row)
+                answers[number] = _make_forecast(histories[number], curve, row)
     return answers
 
 
-def _curve(history: History, most: int) -> _Curve | None:
+def _encode(history: History, most: int) -> _EncodedCurve | None:
     values = np.array(history.losses, dtype=float)
     if not len(values):
         return None
     points = encoding.Points(values)
-    frame = encoding.frame_of(points)
+    frame = encoding.compute_frame(points)
     if frame is None:
         return None
     epochs = float(max(history.epochs, len(values), *history.horizons))
@@ -122,25 +123,25 @@ def _curve(history: History, most: int) -> _Curve | None:
         [
             token
             for other in history.others[:most]
-            if (token := encoding.other_token(_values(other.losses), frame, len(values), epochs))
+            if (token := encoding.encode_other(_to_array(other.losses), frame, len(values), epochs))
             is not None
         ]
     ).reshape(-1, encoding.OTHER)
-    return _Curve(
+    return _EncodedCurve(
         frame,
-        encoding.point_tokens(points, frame, epochs),
-        encoding.whole_token(points, frame, epochs, history.bounds, others),
+        encoding.encode_points(points, frame, epochs),
+        encoding.encode_curve(points, frame, epochs, history.bounds, others),
         others,
-        encoding.asked_tokens(history.horizons, len(values), epochs),
+        encoding.encode_questions(history.horizons, len(values), epochs),
     )
 
 
-def _values(losses: Iterable[float]) -> Array:
+def _to_array(losses: Iterable[float]) -> Array:
     return np.fromiter(losses, dtype=float)
 
 
-def _ask(curves: Sequence[_Curve], size: int, seats: int) -> Sequence[Array]:
-    """Return the chances for each question of each curve."""
+def _run_batch(curves: Sequence[_EncodedCurve], size: int, seats: int) -> Sequence[Array]:
+    """Return the bucket probabilities for each requested epoch of each curve."""
     batch, questions = len(curves), max(len(curve.asked) for curve in curves)
     feed = {
         "points": np.zeros((batch, size, encoding.POINT), np.float32),
@@ -156,20 +157,20 @@ def _ask(curves: Sequence[_Curve], size: int, seats: int) -> Sequence[Array]:
         feed["others"][row, : len(curve.others)] = curve.others
         feed["met"][row, : len(curve.others)] = 1
         feed["asked"][row, : len(curve.asked)] = curve.asked
-    answer = chances(feed).astype(float)
+    answer = run_network(feed).astype(float)
     return [answer[row, : len(curve.asked)] for row, curve in enumerate(curves)]
 
 
 @cache
-def _drawn(spread: float) -> Array:
-    """Return the levels whose quantiles are told as those of LEVELS, on a normal's scale."""
+def _sharpen_levels(spread: float) -> Array:
+    """Return the levels whose quantiles stand for LEVELS after sharpening, on a normal's scale."""
     normal = NormalDist()
     return np.array([normal.cdf(spread * normal.inv_cdf(level)) for level in LEVELS])
 
 
-def _answer(history: History, curve: _Curve, chances: Array) -> Forecast | None:
-    levels = _drawn(_TOLD if len(curve.others) else _ALONE)
-    losses = encoding.quantiles_of(chances, curve.frame, levels)
+def _make_forecast(history: History, curve: _EncodedCurve, run_network: Array) -> Forecast | None:
+    levels = _sharpen_levels(_WITH_OTHERS if len(curve.others) else _ALONE)
+    losses = encoding.compute_quantiles(run_network, curve.frame, levels)
     if history.bounds is not None:
         losses = np.clip(losses, *history.bounds)
     if not np.isfinite(losses).all():

@@ -1,34 +1,40 @@
-"""Forecasts by a small network that was trained on millions of synthetic curves.
+"""PFN: forecasts by a small network that was trained on millions of synthetic curves.
 
-Rule: a curve, measured from its last value in units of its own spread, and the epochs asked for go
-through the network once; out come the chances of 257 changes. `pfn` looks at one curve alone,
-`pfn_study` at other trials of the study too. `docs/model-card-pfn.md` says what it was trained on.
+Rule: a curve, measured from its last value in units of its own spread, and the requested epochs
+pass through the network once; the output is a probability for each of 257 buckets of change and for
+"not a number". `pfn` sees one curve, `pfn_study` also other trials of the study.
+
+Adriaensen et al., "Efficient Bayesian Learning Curve Extrapolation using Prior-Data Fitted
+Networks", NeurIPS 2023. Different from it: another prior, scale-free tokens, and other trials as
+input; see `docs/model-card-pfn.md`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paceline.core.base_part import BasePart
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from paceline.core.forecast_quantiles import Forecast
     from paceline.core.ports import History
-    from paceline.core.values import Forecast
 
 
-class Pfn:
-    """One forward pass for a batch of curves, each for itself."""
+class Pfn(BasePart):
+    """Forecasts each curve of a batch by itself, in one forward pass."""
 
     others = 0
 
     def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
-        # On use: a study whose policy never asks needs no numpy and no network.
-        from paceline.curves.pfn.inference import forecasts
+        # Imported on use: a study without forecasts needs neither numpy nor the network.
+        from paceline.curves.pfn.inference import forecast_batch
 
-        return forecasts(histories, self.others)
+        return forecast_batch(histories, self.others)
 
 
 class PfnStudy(Pfn):
-    """The same network, told how other trials of the study went."""
+    """The same network, which also sees other trials of the study."""
 
     others = 16

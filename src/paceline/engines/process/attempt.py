@@ -1,51 +1,57 @@
-"""One attempt as the local engine sees it: its processes, its order, and how it will have ended.
+"""A running attempt as the process engine sees it: its processes, its order, and how it ends.
 
-Knows what was heard from workers and what was said to them. Most attempts have one process; a wide
-one has a gang of them, of which the first speaks for all, and which ends as one. Does not know
-the study.
+Knows the messages received from the attempt's workers and those sent to them. Most attempts have
+one process; a wide one has a gang: the first process reports for all, and all end together. Does
+not know the study.
 """
 
 from __future__ import annotations
 
+import math
 import signal
 from typing import TYPE_CHECKING
 
 from paceline.core.events import Cause
-from paceline.worker.protocol import Best
+from paceline.worker.protocol import BestLoss
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from paceline.core.decisions import Launch
-    from paceline.engines.process.ports import Line
+    from paceline.engines.process.providers import WorkerChannel
     from paceline.worker.protocol import AnyMessage
 
-# How much of an attempt's output goes with its failure.
+# How much of an attempt's output goes into the note of its failure.
 _TAIL_BYTES, _TAIL_LINES = 4096, 15
-# How often it is told the study's best between two of its reports.
-_UNHEARD = 16
+# How many BestLoss messages an attempt is sent between two of its reports.
+_MAX_UNREAD = 16
 
 
-class Member:
+class WorkerProcess:
     """One process of an attempt, by its rank."""
 
-    __slots__ = ("channel", "life", "rank", "returned", "worker")
+    __slots__ = ("attempt", "channel", "rank", "returned", "worker")
 
-    def __init__(self, life: Life, worker: int, channel: Line, rank: int) -> None:
-        self.life = life
+    def __init__(
+        self, attempt: RunningAttempt, worker: int, channel: WorkerChannel, rank: int
+    ) -> None:
+        self.attempt = attempt
         self.worker = worker
         self.channel = channel
         self.rank = rank
-        # Its training function came to its end.
+        # The training function has returned.
         self.returned = False
 
 
-class Life:
-    """Workers that have become an attempt."""
+class RunningAttempt:
+    """An attempt and the worker processes that train it."""
 
-    def __init__(self, launch: Launch, workers: Iterable[tuple[int, Line]], log: Path) -> None:
+    def __init__(
+        self, launch: Launch, workers: Iterable[tuple[int, WorkerChannel]], log: Path
+    ) -> None:
         self.id = launch.attempt
+        self.trial = launch.trial
         self.slots = launch.slots
         self.width = launch.width
         self.log = log
@@ -53,89 +59,99 @@ class Life:
         self.goal = launch.goal
         self.save_at = launch.save_at
         self.version = 0
-        # Those whose processes are not known to be gone, the first before the others.
-        self.members = [
-            Member(self, worker, channel, rank) for rank, (worker, channel) in enumerate(workers)
+        # The processes that have not exited, by rank.
+        self.processes = [
+            WorkerProcess(self, worker, channel, rank)
+            for rank, (worker, channel) in enumerate(workers)
         ]
-        self._leader = self.members[0].channel
-        self._size = len(self.members)
-        # The epoch in which it was last told the study's best, and how often.
-        self._told_in, self._told = -1, 0
-        # When it was last heard from, on the study's clock.
+        self._leader = self.processes[0].channel
+        self._size = len(self.processes)
+        # The best loss it knows; how often it was sent one in which epoch.
+        self._best = math.inf
+        self._sent_in, self._sent = -1, 0
+        # The time of its last message, on the study's clock.
         self.heard_at = 0.0
-        # Its processes were ended hard: how they went says nothing any more.
+        # Its processes were killed: their exit statuses have no meaning any more.
         self.killed = False
-        # How it has ended or will have ended, as far as is known; None: it lives.
+        # How it ended or will end; None: it runs.
         self.cause: Cause | None = None
         self.note = ""
-        # What is known of a process that the first one misses.
+        # What the first process reported about a missing peer.
         self._missing = ""
 
-    def say(self, message: AnyMessage) -> None:
-        """Tell the attempt something; the first of a gang passes on what the others must know."""
+    def send(self, message: AnyMessage) -> None:
+        """Send a message to the first process, which passes on what the others must know."""
         self._leader.send(message)
 
-    def tell_best(self, loss: float) -> None:
-        """Tell it what is to be beaten; not without end, where it does not report meanwhile.
+    def send_best(self, loss: float) -> None:
+        """Send the study's best loss, if the attempt does not know it yet.
 
-        It would not read it before its epoch is over, and a socket that is full holds up the
-        driver. Who knows less saves once more than it has to.
+        Limited for each epoch: the worker reads nothing before its epoch is over, and a full socket
+        would block the driver. A worker that knows an older best saves once more than it has to.
         """
-        if self.epoch != self._told_in:
-            self._told_in, self._told = self.epoch, 0
-        if self._told < _UNHEARD:
-            self._told += 1
-            self._leader.send(Best(loss=loss))
+        if loss >= self._best:
+            return
+        self._best = loss
+        if self.epoch != self._sent_in:
+            self._sent_in, self._sent = self.epoch, 0
+        if self._sent < _MAX_UNREAD:
+            self._sent += 1
+            self._leader.send(BestLoss(loss=loss))
 
-    def bereft(self, rank: int) -> None:
-        """The first process misses another; why, that one may still say."""
+    def know_best(self, loss: float) -> None:
+        """Note a best loss that the worker knows already."""
+        self._best = min(self._best, loss)
+
+    def lose_peer(self, rank: int) -> None:
+        """Record that the first process lost a peer; the peer's exit may still give the reason."""
         if self.cause is None:
             self.cause = Cause.FAILED
             self._missing = f"process {rank} of its {self._size} left before the others"
 
-    def failed(self, note: str, *, starved: bool) -> None:
-        """One of its processes raised an error; the first to tell is told."""
+    def fail(self, note: str, *, out_of_memory: bool) -> None:
+        """Note an error that a process raised; the first one counts."""
         if self.cause is None or (self._missing and not self.note):
-            # Who shared its slot may be blameless.
-            crowded = starved and self.width < 1.0
+            # On a shared slot another trial may have taken the memory.
+            crowded = out_of_memory and self.width < 1.0
             self.cause, self.note = Cause.CROWDED if crowded else Cause.FAILED, note
 
-    def abandoned(self) -> None:
-        """One of its processes left and others stay; why, may still be known."""
-        if self.members and self.cause is None:
-            self.cause = Cause.FAILED
-            self._missing = "one of its processes left before the others"
+    def lose(self, note: str) -> bool:
+        """Note that a process is gone through no fault of its own, unless the end is known.
 
-    def lost(self, note: str) -> bool:
-        """One of its processes is gone by nobody's fault; that others miss it comes second.
-
-        Return whether that is how it ends: it may have ended otherwise before.
+        That peers miss the process counts less than this. Return whether this is how it ends.
         """
         news = self.cause is None or bool(self._missing and not self.note)
         if news:
             self.cause, self.note = Cause.LOST, note
         return news
 
-    def leave(self, member: Member, status: int) -> None:
-        """One of its processes is gone with this status; some of that is the attempt's end."""
-        self.members.remove(member)
+    def kill(self) -> None:
+        """Note that the processes that are left will be killed."""
+        if self.processes and self.cause is None:
+            self.cause = Cause.FAILED
+            self._missing = "one of its processes left before the others"
+        self.killed = True
+
+    def remove(self, process: WorkerProcess, status: int) -> None:
+        """Remove a process that exited; derive from its status how the attempt ends."""
+        self.processes.remove(process)
         if self.cause not in (None, Cause.FAILED) or self.killed:
             return
         if status < 0 and (self.cause is None or -status != signal.SIGTERM):
-            # What others say, that they lost a peer, comes second.
-            self._died(member, status)
-        elif self.cause is None and (status or not member.rank):
-            self._died(member, status)
+            # A signal is the first cause; that others lost a peer is its consequence.
+            self._fail_by_exit(process, status)
+        elif self.cause is None and (status or not process.rank):
+            self._fail_by_exit(process, status)
 
-    def ended(self) -> tuple[Cause, str]:
-        """Return how it ended, now that all its processes are gone."""
+    def describe_end(self) -> tuple[Cause, str]:
+        """Return how the attempt ended, once all its processes have exited."""
         assert self.cause is not None
         if self.cause is Cause.FAILED:
-            return self.cause, self.note or self._missing or self.tail()
+            return self.cause, self.note or self._missing or self._read_tail()
         return self.cause, self.note
 
-    def tail(self) -> str:
-        """Return the end of what it has printed."""
+    def _read_tail(self) -> str:
+        """Return the last lines of the attempt's output."""
         try:
             with open(self.log, "rb") as file:
                 file.seek(0, 2)
@@ -145,17 +161,16 @@ class Life:
             return ""
         return "\n".join(text.rstrip().splitlines()[-_TAIL_LINES:])
 
-    def _died(self, member: Member, status: int) -> None:
-        how = f"was ended by {_named(-status)}" if status < 0 else f"exited with code {status}"
-        who = "its process" if self._size == 1 else f"process {member.rank} of its {self._size}"
-        tail = self.tail()
+    def _fail_by_exit(self, process: WorkerProcess, status: int) -> None:
+        how = f"exited with code {status}"
+        if status < 0:
+            hint = ", perhaps for want of memory" if status == -signal.SIGKILL else ""
+            how = f"was ended by {signal.Signals(-status).name}{hint}"
+        one = self._size == 1
+        subject = "its process" if one else f"process {process.rank} of its {self._size}"
+        tail = self._read_tail()
         self.cause = Cause.FAILED
         if status == -signal.SIGKILL and self.width < 1.0:
-            # The kernel's way to say that there is no memory left: the whole slot is worth a try.
+            # The kernel kills where memory runs out: the trial is worth a try on a whole slot.
             self.cause = Cause.CROWDED
-        self.note = f"{who} {how}; its output ends:\n{tail}" if tail else f"{who} {how}"
-
-
-def _named(number: int) -> str:
-    hint = ", perhaps for want of memory" if number == signal.SIGKILL else ""
-    return f"{signal.Signals(number).name}{hint}"
+        self.note = f"{subject} {how}; its output ends:\n{tail}" if tail else f"{subject} {how}"

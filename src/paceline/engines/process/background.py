@@ -1,72 +1,73 @@
-"""Work beside the loop: forecasts, proposals, uploads, in threads that never hold up a report.
+"""Background jobs: forecasts, proposals, uploads, in threads that never delay a report.
 
-Knows queues of work, one of finished answers, and a pipe that wakes whoever waits for one. Does
-not know what is computed.
+Knows a queue of jobs for each kind and one queue of results. Does not know what is computed.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
+
+from paceline.worker.wakeup_pipe import WakeupPipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    Work = Callable[[], object]
+    Job = Callable[[], object]
 
 
-class Beside:
-    """A thread for each kind of work, and their answers in the order they are ready.
+class BackgroundJobs:
+    """A thread for each kind of job, and the results in the order they are ready.
 
-    Kinds do not wait for each other: a sampler that thinks for long holds up no forecast. Work that
-    is done elsewhere, and only waited for here, may have several threads.
+    Kinds do not wait for each other: a slow sampler delays no forecast. Jobs that
+    only wait for another machine may have several threads.
     """
 
-    def __init__(self, at_once: Mapping[str, int] | None = None) -> None:
-        self._at_once = at_once or {}
-        self._work: dict[str, SimpleQueue[Work | None]] = {}
-        self._answers: SimpleQueue[object] = SimpleQueue()
-        self._bell, self._ring = os.pipe()
-        # Nobody rings after the close: the pipe's number may be another file's by then.
-        self._lock = threading.Lock()
+    def __init__(self, threads: Mapping[str, int] | None = None) -> None:
+        self._threads = threads or {}
+        self._jobs: dict[str, SimpleQueue[Job | None]] = {}
+        self._results: SimpleQueue[object] = SimpleQueue()
+        self._wakeup = WakeupPipe()
         self._closed = False
 
     def fileno(self) -> int:
-        """Return what becomes readable when an answer is ready."""
-        return self._bell
+        """Return the descriptor that becomes readable when a result is ready."""
+        return self._wakeup.fileno()
 
-    def do(self, kind: str, work: Work) -> None:
-        """Have this worked out, after all earlier work of its kind."""
-        if kind not in self._work:
-            queue: SimpleQueue[Work | None] = SimpleQueue()
-            self._work[kind] = queue
-            for _ in range(self._at_once.get(kind, 1)):
-                # A daemon: whoever is still thinking when all is over holds up nobody.
+    def submit(self, kind: str, job: Job) -> None:
+        """Run a job after all earlier jobs of its kind."""
+        if kind not in self._jobs:
+            queue: SimpleQueue[Job | None] = SimpleQueue()
+            self._jobs[kind] = queue
+            for _ in range(self._threads.get(kind, 1)):
+                # A daemon: a job that still runs when the study is over delays no exit.
                 threading.Thread(
                     target=self._run, args=(queue,), name=f"paceline-{kind}", daemon=True
                 ).start()
-        self._work[kind].put(work)
+        self._jobs[kind].put(job)
 
-    def answer(self) -> object:
-        """Return the next answer; call it once for each time the pipe becomes readable."""
-        os.read(self._bell, 1)
-        return self._answers.get()
+    def results(self) -> list[object]:
+        """Return the results that are ready, without waiting."""
+        if self._closed:
+            return []
+        self._wakeup.clear()
+        results = []
+        while True:
+            try:
+                results.append(self._results.get_nowait())
+            except Empty:
+                return results
 
     def close(self) -> None:
-        """Start nothing more; what runs is left to end by itself."""
-        with self._lock:
-            self._closed = True
-            os.close(self._bell)
-            os.close(self._ring)
-        for kind, queue in self._work.items():
-            for _ in range(self._at_once.get(kind, 1)):
+        """Start no further job; running ones end by themselves."""
+        self._closed = True
+        self._wakeup.close()
+        for kind, queue in self._jobs.items():
+            for _ in range(self._threads.get(kind, 1)):
                 queue.put(None)
 
-    def _run(self, queue: SimpleQueue[Work | None]) -> None:
-        while (work := queue.get()) is not None and not self._closed:
-            self._answers.put(work())
-            with self._lock:
-                if not self._closed:
-                    os.write(self._ring, b"!")
+    def _run(self, queue: SimpleQueue[Job | None]) -> None:
+        while (job := queue.get()) is not None and not self._closed:
+            self._results.put(job())
+            self._wakeup.wake()

@@ -1,8 +1,8 @@
-"""A study's files: its checkpoints with their digests, and what each attempt printed.
+"""A study's files on this machine: its checkpoints, and the output of each attempt.
 
-Knows folders and names. Workers write checkpoints themselves; here they are remembered, deleted
-when they are dropped, and swept away when no log names them. Where they are kept in a storage
-elsewhere, the folder is a cache of it: what was used last stays, as far as it may.
+Knows folders and names. Workers write checkpoints themselves; here they are deleted when they are
+dropped, and when the log does not name them. With a storage elsewhere the folder is a cache of it:
+the checkpoints used last stay, up to a limit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from paceline.core.errors import CheckpointError
-from paceline.worker.trial import name_of
+from paceline.worker.trial import checkpoint_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 
     from paceline.core.ports import Storage
     from paceline.core.values import AttemptId
+    from paceline.engines.process.providers import CheckpointKey
 
-    Name = tuple[AttemptId, int]
-
-_NAMED = re.compile(r"(\d+)-(\d+)\.ckpt")
-_ADOPTED = re.compile(r"adopted-(\d+)-(\d+)\.ckpt")
+_OWN_NAME = re.compile(r"(\d+)-(\d+)\.ckpt")
+_REUSED_NAME = re.compile(r"adopted-(\d+)-(\d+)\.ckpt")
 
 
-class Shelf:
-    """Where a study's files lie."""
+class CheckpointFiles:
+    """The folders of a study's checkpoints and logs, and the storage behind them."""
 
     def __init__(
         self, files: Path, storage: Storage | None = None, cache_bytes: int | None = None
@@ -37,77 +36,71 @@ class Shelf:
         self.logs = files / "logs"
         for folder in (self.checkpoints, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
-        # Where checkpoints are kept; None: here, and nowhere else.
+        # Where checkpoints are kept; None: in this folder alone.
         self.storage = storage
         self.cache_bytes = cache_bytes
-        self._digests: dict[Name, str] = {}
-        # What may be deleted here because it lies in the storage too: used last comes last.
-        self._cached: dict[Name, int] = {}
-        # What attempts are about to read.
-        self._wanted: dict[AttemptId, Name] = {}
+        # Files that may be deleted because the storage has them too, the last used one last.
+        self._cached: dict[CheckpointKey, int] = {}
+        # Checkpoints that attempts are about to read.
+        self._wanted: dict[AttemptId, CheckpointKey] = {}
 
-    def saved(self, name: Name, digest: str) -> None:
-        """A checkpoint was written; its bytes hash to this."""
-        self._digests[name] = digest
+    def path(self, name: CheckpointKey) -> Path:
+        """Return the path of a checkpoint on this machine."""
+        return self.checkpoints / checkpoint_name(*name)
 
-    def digest(self, name: Name) -> str:
-        """Return what a checkpoint's bytes must hash to; empty where nobody knows."""
-        return self._digests.get(name, "")
+    def log(self, attempt: AttemptId) -> Path:
+        """Return the path of an attempt's output."""
+        return self.logs / f"attempt-{attempt}.log"
 
-    def path(self, name: Name) -> Path:
-        """Return where a checkpoint lies on this machine, if it does."""
-        return self.checkpoints / name_of(*name)
-
-    def drop(self, name: Name) -> None:
+    def drop(self, name: CheckpointKey) -> None:
         """Delete a checkpoint on this machine."""
-        self._digests.pop(name, None)
         self._cached.pop(name, None)
         self.path(name).unlink(missing_ok=True)
 
-    # In a storage elsewhere. What takes time is returned as work, to be done beside the loop.
+    # The storage. Jobs take time, and are run in the background.
 
-    def publish(self, name: Name) -> Callable[[], str]:
-        """Return the work that puts a checkpoint into the storage; it says what went wrong."""
+    def publish_job(self, name: CheckpointKey) -> Callable[[], str]:
+        """Return the job that puts a checkpoint into the storage; it returns the error."""
         storage, path = self.storage, str(self.path(name))
         assert storage is not None
 
-        def work() -> str:
+        def job() -> str:
             try:
-                storage.put(name_of(*name), path)
+                storage.put(checkpoint_name(*name), path)
             except CheckpointError as error:
                 return str(error)
             return ""
 
-        return work
+        return job
 
-    def fetch(self, name: Name) -> Callable[[], str]:
-        """Return the work that brings a checkpoint here; it says what went wrong."""
+    def fetch_job(self, name: CheckpointKey) -> Callable[[], str]:
+        """Return the job that downloads a checkpoint; it returns the error."""
         storage, path = self.storage, str(self.path(name))
         assert storage is not None
 
-        def work() -> str:
+        def job() -> str:
             try:
-                storage.get(name_of(*name), path)
+                storage.get(checkpoint_name(*name), path)
             except CheckpointError as error:
                 return str(error)
             return ""
 
-        return work
+        return job
 
-    def forget(self, name: Name) -> Callable[[], None]:
-        """Return the work that deletes a checkpoint from the storage."""
+    def delete_job(self, name: CheckpointKey) -> Callable[[], None]:
+        """Return the job that deletes a checkpoint from the storage."""
         storage = self.storage
         assert storage is not None
 
-        def work() -> None:
-            # What stays is named by no log, and swept at the next chance.
+        def job() -> None:
+            # A checkpoint that stays is named by no log, and deleted by the next `sweep_storage`.
             with contextlib.suppress(CheckpointError):
-                storage.delete(name_of(*name))
+                storage.delete(checkpoint_name(*name))
 
-        return work
+        return job
 
-    def wanted(self, attempt: AttemptId, name: Name) -> bool:
-        """Keep a checkpoint here until an attempt has read it; False: it must be brought first."""
+    def reserve(self, attempt: AttemptId, name: CheckpointKey) -> bool:
+        """Keep a checkpoint here until an attempt has read it; False: it must be fetched first."""
         if self.storage is None:
             return True
         self._wanted[attempt] = name
@@ -115,66 +108,58 @@ class Shelf:
             self._cached[name] = self._cached.pop(name)
         return self.path(name).exists()
 
-    def read(self, attempt: AttemptId) -> None:
-        """An attempt has what it wanted, or needs it no more."""
+    def release(self, attempt: AttemptId) -> None:
+        """Forget the checkpoint reserved for an attempt."""
         self._wanted.pop(attempt, None)
 
-    def cached(self, name: Name) -> None:
-        """A checkpoint lies here and in the storage: make room for it."""
+    def add_cached(self, name: CheckpointKey) -> None:
+        """Count a file that the storage has too, and delete others to make room for it."""
         with contextlib.suppress(FileNotFoundError):
             self._cached.pop(name, None)
             self._cached[name] = self.path(name).stat().st_size
         if self.cache_bytes is None:
             return
-        taken, wanted = sum(self._cached.values()), set(self._wanted.values())
+        total, wanted = sum(self._cached.values()), set(self._wanted.values())
         for oldest in [each for each in self._cached if each not in wanted]:
-            if taken <= self.cache_bytes:
+            if total <= self.cache_bytes:
                 break
-            taken -= self._cached.pop(oldest)
+            total -= self._cached.pop(oldest)
             self.path(oldest).unlink(missing_ok=True)
 
-    # What is left behind
+    # Deleting leftovers
 
-    def clear(self, attempt: AttemptId, *, told_all: bool) -> None:
-        """Delete what an attempt that is gone has written, whole or in part, and never told."""
-        self.read(attempt)
-        # Of what was saved one after the other, what a later one made superfluous is still here.
-        if told_all and self.storage is None:
-            return
+    def clear(self, attempt: AttemptId, is_known: Callable[[CheckpointKey], bool]) -> None:
+        """Delete an ended attempt's partial files, and its checkpoints that are not known."""
         for path in self.checkpoints.glob(f"*{attempt}-*"):
-            found = _NAMED.search(path.name)
-            if found is None or int(found[1]) != attempt or _ADOPTED.search(path.name):
+            found = _OWN_NAME.search(path.name)
+            if found is None or int(found[1]) != attempt or _REUSED_NAME.search(path.name):
                 continue
-            if path.name != found[0] or (attempt, int(found[2])) not in self._digests:
+            if path.name != found[0] or not is_known((attempt, int(found[2]))):
                 path.unlink(missing_ok=True)
 
-    def sweep(self, named: Container[Name]) -> None:
-        """Delete what lies among the checkpoints on this machine and is not named in the log."""
+    def sweep(self, named: Container[CheckpointKey]) -> None:
+        """Delete every file on this machine that the log does not name."""
         for path in self.checkpoints.iterdir():
-            name = _name(path.name)
+            name = _parse_name(path.name)
             if name is None or name not in named:
                 path.unlink(missing_ok=True)
             elif self.storage is not None:
-                self.cached(name)
+                self.add_cached(name)
 
-    def sweep_storage(self, named: Container[Name]) -> None:
-        """Do the same in the storage elsewhere."""
+    def sweep_storage(self, named: Container[CheckpointKey]) -> None:
+        """Delete every file in the storage that the log does not name."""
         if self.storage is None:
             return
         for stored in self.storage.list():
-            name = _name(stored.name)
+            name = _parse_name(stored.name)
             if name is None or name not in named:
                 self.storage.delete(stored.name)
 
-    def log(self, attempt: AttemptId) -> Path:
-        """Return where an attempt's output goes."""
-        return self.logs / f"attempt-{attempt}.log"
 
-
-def _name(file: str) -> Name | None:
-    """Return the checkpoint that a file of this name is; None: it is none."""
-    found = _NAMED.fullmatch(file)
+def _parse_name(file: str) -> CheckpointKey | None:
+    """Return the checkpoint of a file name; None: the file is not a checkpoint."""
+    found = _OWN_NAME.fullmatch(file)
     if found is not None:
         return int(found[1]), int(found[2])
-    found = _ADOPTED.fullmatch(file)
+    found = _REUSED_NAME.fullmatch(file)
     return None if found is None else (-int(found[1]), int(found[2]))

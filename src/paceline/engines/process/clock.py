@@ -1,7 +1,7 @@
-"""The study's clock on this machine, and what is to be done when.
+"""The study's clock on this machine, and its timers.
 
-Knows seconds since the study began, which stand still while no driver runs. Does not know what it
-is asked to do.
+Knows seconds since the study began, which stand still while no driver runs. Does not know what the
+timers call.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Runs from 0, or from where a log ended; `began` is when that was, on the monotonic clock."""
+    """Runs from 0, or from where a log ended; `began` is that moment on the monotonic clock."""
 
     def __init__(self, began: float | None = None) -> None:
         self._began = time.monotonic() if began is None else began
-        self._resumed = 0.0
-        # (when, number, what): numbers make ties first-in first-out.
+        # (when, number, callback): numbers make ties first-in first-out.
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = 0
 
@@ -31,26 +30,25 @@ class Clock:
         return time.monotonic() - self._began
 
     @property
-    def due(self) -> float:
-        """When there is something to do next; infinity: never."""
+    def next_due(self) -> float:
+        """When the next timer is due; infinity: never."""
         return self._timers[0][0] if self._timers else math.inf
 
     def resume(self, at: float) -> None:
-        """Go on from here, or from the latest that was said: a late wake tells an earlier time."""
-        self._resumed = max(self._resumed, at)
-        self._began = time.monotonic() - self._resumed
+        """Continue from this time."""
+        self._began = time.monotonic() - at
 
-    def at(self, when: float, what: Callable[[], None]) -> None:
-        """Do this then; where that is past, at the next strike."""
-        heapq.heappush(self._timers, (when, self._numbers, what))
+    def call_at(self, when: float, callback: Callable[[], None]) -> None:
+        """Call this at a time of the study; where that is past, at the next `run_due`."""
+        heapq.heappush(self._timers, (when, self._numbers, callback))
         self._numbers += 1
 
-    def after(self, seconds: float, what: Callable[[], None]) -> None:
-        """Do this in so many seconds."""
-        self.at(self.now + seconds, what)
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Call this after some seconds."""
+        self.call_at(self.now + seconds, callback)
 
-    def strike(self) -> float:
-        """Do everything that is due, and return the time for a fact that is told after it."""
+    def run_due(self) -> float:
+        """Run all timers that are due, and return the time for an event that follows them."""
         now = self.now
         while self._timers and self._timers[0][0] <= now:
             heapq.heappop(self._timers)[2]()

@@ -1,211 +1,92 @@
-"""The local engine: attempts as processes on this machine, their reports as facts.
+"""The process engine: attempts as worker processes, their messages as events.
 
-Knows the wall clock, what workers say and what it means for the study. The same decisions go in and
-the same kinds of facts come out as in the simulator. Nothing here decides anything: it carries out,
-and tells.
+Knows the wall clock, what workers report and what that means for the study. The same decisions go
+in and the same kinds of events come out as in the simulator. It decides nothing. What it has to
+know of the study it reads from the study itself.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-import selectors
-from collections import deque
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.core.values import loss_of
-from paceline.engines.process.background import Beside
+from paceline.core.values import to_loss
+from paceline.engines.process.background import BackgroundJobs
 from paceline.engines.process.clock import Clock
-from paceline.engines.process.ports import Moved
-from paceline.engines.process.supervisor import Patience, Staff
-from paceline.engines.process.uploads import Brought, Published, Transit
+from paceline.engines.process.providers import CheckpointPublished, SlotsChanged
+from paceline.engines.process.supervisor import Supervisor, Timeouts
+from paceline.engines.process.uploads import Downloaded, Uploads
 from paceline.plan.cadence import SAVE_SHARE
-from paceline.worker import protocol as c
-from paceline.worker.protocol import Begin
-from paceline.worker.trial import name_of
+from paceline.worker import protocol
+from paceline.worker.forkserver_protocol import WorkerExited
+from paceline.worker.protocol import StartAttempt
+from paceline.worker.trial import checkpoint_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from paceline.core.decisions import Launch, Step
-    from paceline.core.events import Reported
-    from paceline.core.ports import Adviser
-    from paceline.core.values import AttemptId, Config, StudySpec
-    from paceline.engines.process.attempt import Life, Member
-    from paceline.engines.process.checkpoint_files import Shelf
-    from paceline.engines.process.ports import Ground, Maker
+    from paceline.core.ports import Advisor
+    from paceline.core.values import AttemptId, StudySpec
+    from paceline.core.views import EngineView
+    from paceline.engines.process.attempt import RunningAttempt, WorkerProcess
+    from paceline.engines.process.checkpoint_files import CheckpointFiles
+    from paceline.engines.process.providers import Devices, WorkerPool
+    from paceline.engines.process.supervisor import SupervisorEvent
+    from paceline.machine.state import StudyState
 
-
-class Briefing:
-    """Writes first messages."""
-
-    def __init__(self, spec: StudySpec, devices: Ground, shelf: Shelf) -> None:
-        self._spec = spec
-        self._devices = devices
-        self._shelf = shelf
-
-    def of(self, launch: Launch, config: Config, best: float | None) -> Iterator[Begin]:
-        """Yield what to tell each process, by rank; `best` is the study's best loss so far."""
-        spec, shelf, devices = self._spec, self._shelf, self._devices
-        seed = config.get("seed")
-        homes = [devices.away(slot) for slot in launch.slots]
-        checkpoint, digest, missing = None, "", False
-        if launch.source is not None:
-            name = (launch.source, launch.start)
-            checkpoint, digest = name_of(*name), shelf.digest(name)
-            missing = None in homes and not shelf.wanted(launch.attempt, name)
-        for rank, away in enumerate(homes):
-            yield Begin(
-                attempt=launch.attempt,
-                trial=launch.trial,
-                config=config,
-                epochs=spec.epochs,
-                start=launch.start,
-                goal=launch.goal,
-                save_at=launch.save_at,
-                seed=seed if isinstance(seed, int) else spec.seed,
-                folder=str(shelf.checkpoints) if away is None else away.checkpoints,
-                checkpoint=checkpoint,
-                digest=digest,
-                # A far node looks for itself whether it has it.
-                awaits=missing if away is None else checkpoint is not None,
-                metric=spec.metric,
-                sign=spec.sign,
-                best=best,
-                patience=SAVE_SHARE,
-                width=launch.width,
-                rank=rank,
-                slot_bytes=devices.slot_bytes(launch.slots[rank]) if spec.pack > 1 else 0,
-                device=devices.device,
-                threads=devices.threads(launch.width),
-                environ=devices.variables(launch.slots, launch.width, rank),
-                log=str((away or shelf).log(launch.attempt)),
-            )
-
-
-class Bests:
-    """The best loss of each group so far."""
-
-    def __init__(self, spec: StudySpec) -> None:
-        self._spec = spec
-        # Each trial's group, the group for which each attempt runs, and each group's best.
-        self._trials: list[int] = []
-        self._attempts: dict[AttemptId, int] = {}
-        self._losses: dict[int, float] = {}
-
-    def open(self, group: int) -> None:
-        """The next trial is this group's."""
-        self._trials.append(group)
-
-    def launch(self, decision: Launch) -> None:
-        """An attempt begins for a trial."""
-        self._attempts[decision.attempt] = self._trials[decision.trial]
-
-    def gone(self, attempt: AttemptId) -> None:
-        """An attempt has ended."""
-        self._attempts.pop(attempt, None)
-
-    def beaten(self, report: Reported) -> bool:
-        """Take a report and say whether it beats the best of its group."""
-        group = self._attempts.get(report.attempt, 0)
-        loss = loss_of(report.metrics.get(self._spec.metric), self._spec.sign)
-        if loss < self._losses.get(group, math.inf):
-            self._losses[group] = loss
-            return True
-        return False
-
-    def of(self, attempt: AttemptId) -> float | None:
-        """Return what an attempt has to beat; None: nobody has reported a number."""
-        return self._losses.get(self._attempts.get(attempt, 0))
-
-    def together(self, one: AttemptId, other: AttemptId) -> bool:
-        """Say whether two attempts run for the same group."""
-        return self._attempts.get(one, 0) == self._attempts.get(other, 0)
-
-
-Ask: TypeAlias = d.AskForecast | d.AskProposal | d.WakeAt
-
-
-class Past:
-    """A fold of the log: give it steps, read what is open."""
-
-    def __init__(self) -> None:
-        # Their processes died with their driver, or were never made.
-        self.lost: dict[AttemptId, None] = {}
-        # In the order they were asked.
-        self.asked: dict[object, Ask] = {}
-
-    def take(self, step: Step) -> None:
-        """Take one step of the log."""
-        match step.event:
-            case e.Ended(attempt=attempt):
-                self.lost.pop(attempt, None)
-            case e.Forecasted(trial=trial, epoch=epoch):
-                self.asked.pop(("forecast", trial, epoch), None)
-            case e.Proposed(number=number, group=group):
-                self.asked.pop(("proposal", group, number), None)
-            case e.Woke(at=at, trial=trial):
-                self.asked.pop(("wake", at, trial), None)
-        for decision in step.decisions:
-            match decision:
-                case d.Launch(attempt=attempt):
-                    self.lost[attempt] = None
-                case d.AskForecast(trial=trial, epoch=epoch):
-                    self.asked["forecast", trial, epoch] = decision
-                case d.AskProposal(number=number, group=group):
-                    self.asked["proposal", group, number] = decision
-                case d.WakeAt(at=at, trial=trial):
-                    self.asked["wake", at, trial] = decision
-
+_logger = logging.getLogger("paceline.engine")
 
 _GPU_GONE = "its GPU is gone"
+# Matches no checkpoint: a worker that is to read one with this digest reports it as unusable.
+_DROPPED = "dropped"
 
 
-class LocalEngine:
-    """Carries decisions out on this machine."""
+class ProcessEngine:
+    """Carries decisions out with worker processes."""
 
-    # Here they take their time from the training.
-    _forecasts_at_once = 1
+    # On this machine a forecast takes its time from the training.
+    _forecast_threads = 1
 
     def __init__(
         self,
         spec: StudySpec,
-        nest: Maker,
-        devices: Ground,
+        pool: WorkerPool,
+        devices: Devices,
         *,
-        shelf: Shelf,
-        adviser: Adviser | None = None,
-        patience: Patience | None = None,
+        files: CheckpointFiles,
+        advisor: Advisor | None = None,
+        timeouts: Timeouts | None = None,
         began: float | None = None,
     ) -> None:
         self._spec = spec
         self._devices = devices
-        self._adviser = adviser
-        self._patience = patience or Patience()
-        self._shelf = shelf
-        self._briefing = Briefing(spec, devices, shelf)
+        self._advisor = advisor
+        self._timeouts = timeouts or Timeouts()
+        self._files = files
         self._clock = Clock(began)
+        # The number of the last step that was carried out.
         self._applied = -1
-        self._configs: list[Config] = []
-        self._staff = Staff(nest, self._clock, self._patience)
-        # Of the log that is being resumed.
-        self._past = Past()
-        # Those who have said that they saved: at their goal they go, unless it is moved on.
-        self._parked: list[Life] = []
-        self._bests = Bests(spec)
-        self._slots = list(devices.first)
-        # Slots whose GPUs were there and cannot be found any more.
-        self._lost: set[int] = set()
-        self._told: deque[e.AnyEvent] = deque()
+        self._supervisor = Supervisor(pool, self._clock, self._timeouts)
+        # Attempts that saved at their goal; released unless the goal is raised.
+        self._at_goal: list[RunningAttempt] = []
+        self._slots = list(devices.initial_slots)
+        # Slots of GPUs that have disappeared.
+        self._lost_slots: set[int] = set()
+        self._events: list[e.AnyEvent] = []
         self._opened = self._closed = False
-        self._beside = Beside({"forecasts": self._forecasts_at_once})
-        self._transit = Transit(shelf, self._beside, self._tell, self._clock.strike)
-        self._selector = self._staff.selector
-        self._selector.register(self._beside.fileno(), selectors.EVENT_READ, self._beside)
-        self._staff.prepare(len(self._slots))
+        # Of a study that is resumed: attempts without a driver, requests without an answer.
+        self._lost_attempts: list[AttemptId] = []
+        self._open_requests: list[d.AskForecast | d.AskProposal | d.WakeAt] = []
+        self._jobs = BackgroundJobs({"forecasts": self._forecast_threads})
+        self._uploads = Uploads(files, self._jobs)
+        self._supervisor.wake_on(self._jobs.fileno())
+        self._supervisor.prepare(len(self._slots))
 
     # The port
 
@@ -214,321 +95,386 @@ class LocalEngine:
         """Seconds on the study's clock, which stands still while no driver runs."""
         return self._clock.now
 
-    def replay(self, step: Step) -> None:
-        """Take a step of the log: what it leaves for the engine to know."""
-        self._applied = step.number
-        self._past.take(step)
-        self._clock.resume(step.event.at)
-        event = step.event
-        if isinstance(event, e.Saved):
-            self._shelf.saved((event.attempt, event.epoch), event.digest)
-        elif isinstance(event, e.Adopted):
-            for save in event.saves:
-                self._shelf.saved((event.attempt, save.epoch), save.digest)
-        elif isinstance(event, e.Reported):
-            self._bests.beaten(event)
-        elif isinstance(event, e.Ended):
-            self._bests.gone(event.attempt)
-        for decision in step.decisions:
-            if isinstance(decision, d.Open):
-                self._open_trial(decision)
-            elif isinstance(decision, d.Launch):
-                self._bests.launch(decision)
+    def resume(self, study: StudyState) -> None:
+        """Continue a study from its log: report its attempts as lost, and repeat open requests."""
+        self._applied = study.number - 1
+        self._clock.resume(study.now)
+        # Told at the first `wait`: the study has taken Resumed by then.
+        self._lost_attempts = list(study.attempts)
+        self._open_requests = list(study.pending.open_requests())
 
-    def wait(self, patience: float | None = None) -> Sequence[e.AnyEvent] | None:
+    def wait(self, timeout_s: float | None = None) -> Sequence[e.AnyEvent] | None:
         """Return what has happened, in order; wait where nothing has."""
         if self._closed:
             return None
         if not self._opened:
             self._open()
-        # What was told at the last call has had its consequences by now.
-        while self._parked:
-            self._release(self._parked.pop())
+        # The decisions that followed from the events returned last time were carried out by now.
+        while self._at_goal:
+            self._release(self._at_goal.pop())
         clock = self._clock
-        until = math.inf if patience is None else clock.now + patience
-        while not self._told:
-            now, due = clock.now, clock.due
+        until = math.inf if timeout_s is None else clock.now + timeout_s
+        while not self._events:
+            now, due = clock.now, clock.next_due
             nearest = min(due, until)
             if nearest > now:
-                timeout = None if nearest == math.inf else nearest - now
-                for key, _ in self._selector.select(timeout):
-                    self._listen(key.data)
+                self._poll(None if nearest == math.inf else nearest - now)
             elif due <= now:
-                clock.strike()
+                clock.run_due()
             else:
                 break
-        told, self._told = self._told, deque()
-        return list(told)
+        events, self._events = self._events, []
+        return events
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: Step, study: EngineView) -> None:
         """Carry a step's decisions out, once."""
         if step.number <= self._applied:
             return
         self._applied = step.number
+        if isinstance(step.event, e.Reported):
+            self._spread_best(step.event, study)
+        elif isinstance(step.event, e.Ended):
+            self._uploads.clear(step.event, study)
         for decision in step.decisions:
             act = _ACT.get(type(decision))
             if act is not None:
-                act(self, decision)
+                act(self, decision, study)
 
     def close(self, grace_s: float | None = None) -> None:
-        """End everything that still runs: softly first, and after the grace hard."""
+        """End all processes: with SIGTERM, and after the grace with SIGKILL."""
         if self._closed:
             return
         self._closed = True
-        until = self.now + (self._patience.last_grace_s if grace_s is None else grace_s)
-        self._staff.end_all()
+        until = self.now + (self._timeouts.last_grace_s if grace_s is None else grace_s)
+        supervisor = self._supervisor
+        supervisor.end_all()
         try:
-            while self._staff.lives and not self._staff.orphaned and self.now < until:
-                for key, _ in self._selector.select(max(0.0, until - self.now)):
-                    self._listen(key.data)
-        finally:  # an interrupt ends our patience
-            self._staff.close()
-            self._beside.close()
-            self._told.clear()
+            while supervisor.attempts and not supervisor.is_pool_lost and self.now < until:
+                self._poll(max(0.0, until - self.now))
+        finally:  # an interrupt ends the grace
+            supervisor.close()
+            self._jobs.close()
+            self._events.clear()
 
-    # Facts
+    # Events
 
     def _open(self) -> None:
         self._opened = True
-        self._told.append(self._capacity(self.now))
-        past, self._past = self._past, Past()
-        for attempt in past.lost:
-            note = "its driver was gone"
-            self._told.append(e.Ended(at=self.now, attempt=attempt, cause=e.Cause.LOST, note=note))
-        for ask in past.asked.values():
-            _ACT[type(ask)](self, ask)
-        if self._devices.watched:
-            self._clock.after(self._patience.look_s, self._keep_looking)
-        if self._patience.hang_s is not None:
-            self._clock.after(self._patience.hang_s / 4, self._look_for_hanging)
+        self._events.append(self._capacity(self.now))
+        note = "its driver was gone"
+        for attempt in self._lost_attempts:
+            ended = e.Ended(at=self.now, attempt=attempt, cause=e.Cause.LOST, note=note)
+            self._events.append(ended)
+        for request in self._open_requests:
+            if isinstance(request, d.WakeAt):
+                self._schedule_wake(request)
+            else:
+                self._submit_request(request)
+        if self._devices.needs_watching:
+            self._clock.call_later(self._timeouts.look_s, self._keep_looking)
+        if self._timeouts.hang_s is not None:
+            self._clock.call_later(self._timeouts.hang_s / 4, self._look_for_hanging)
 
-    def _listen(self, source: Member | Beside | None) -> None:
-        if isinstance(source, Beside):
-            self._take(source.answer())
-            return
-        self._staff.listen(source, self)
-        # By its own word alone: a wire that was revived has nothing to say in this round.
-        if source is None and self._staff.orphaned and not self._closed:
-            self._staff.revive(self)
-            self._staff.prepare(len(self._slots))
+    def _poll(self, timeout: float | None) -> None:
+        events = self._supervisor.poll(timeout)
+        if self._supervisor.is_pool_lost and not self._closed:
+            events += self._supervisor.restart_pool(len(self._slots))
+        for event in events:
+            self._take(event)
+        for result in self._jobs.results():
+            self._take_result(result)
 
-    def hear(self, member: Member, message: c.AnyMessage) -> None:
-        """A process said something."""
-        life = member.life
-        at = life.heard_at = self._clock.strike()
+    def _take(self, event: SupervisorEvent) -> None:
+        if isinstance(event, SlotsChanged):
+            self._change_slots(event)
+        elif isinstance(event, CheckpointPublished):
+            self._tell(self._uploads.finish(event, self._clock.run_due()))
+        else:
+            process, message = event
+            if not isinstance(message, WorkerExited):
+                self._receive(process, message)
+            elif self._supervisor.remove(process, message):
+                self._end(process.attempt)
+
+    def _take_result(self, result: object) -> None:
+        """Handle the result of a background job."""
+        if isinstance(result, CheckpointPublished):
+            self._tell(self._uploads.finish(result, self._clock.run_due()))
+        elif isinstance(result, Downloaded):
+            self._uploads.fetched(result)
+            attempt = self._supervisor.attempts.get(result.attempt)
+            for process in () if attempt is None else attempt.processes:
+                if self._uploads.is_local(process):
+                    process.channel.send(protocol.CheckpointFetched(note=result.note))
+        elif isinstance(result, e.Forecasted | e.Proposed):
+            self._tell([replace(result, at=self._clock.run_due())])
+
+    def _receive(self, process: WorkerProcess, message: protocol.AnyMessage) -> None:
+        """Turn a worker's message into events."""
+        attempt = process.attempt
+        at = attempt.heard_at = self._clock.run_due()
         match message:
-            case c.Report(epoch=epoch, saved=saved):
-                life.epoch = epoch
-                self._shelf.read(life.id)
-                report = e.Reported(
-                    at=at,
-                    attempt=life.id,
-                    epoch=epoch,
-                    metrics=message.metrics,
-                    seconds=message.seconds,
-                    memory=message.memory,
-                    version=message.version,
-                )
-                if self._bests.beaten(report):
-                    self._spread_best(life)
-                if isinstance(saved, c.Wrote):
-                    self._wrote(life, saved, report)
-                else:
-                    self._transit.say(life.id, report)
-                    if saved is not None:
-                        self.hear(member, saved)
-            case c.Wrote():
-                self._wrote(life, message)
-            case c.Skipped(epoch=epoch, note=note):
-                self._transit.say(life.id, e.Missed(at=at, attempt=life.id, epoch=epoch, note=note))
-            case c.Spoilt(note=note):
-                if life.lost(note):
-                    self._tell(e.Spoiled(at=at, attempt=life.id, note=note))
-            case c.Done():
-                member.returned = True
-                if not member.rank:
-                    life.cause = life.cause or e.Cause.FINISHED
-            case c.Bereft(rank=rank):
-                life.bereft(rank)
-            case c.Failed(note=note, starved=starved):
-                life.failed(note, starved=starved)
+            case protocol.EpochReport():
+                self._report(attempt, message)
+            case protocol.CheckpointWritten():
+                self._save(attempt, message)
+            case protocol.CheckpointSkipped(epoch=epoch, note=note):
+                missed = e.Missed(at=at, attempt=attempt.id, epoch=epoch, note=note)
+                self._tell(self._uploads.accept(missed))
+            case protocol.CheckpointUnusable(note=note):
+                if attempt.lose(note):
+                    _logger.warning("attempt %d: unusable checkpoint: %s", attempt.id, note)
+                    self._tell([e.Spoiled(at=at, attempt=attempt.id, note=note)])
+            case protocol.FunctionReturned():
+                process.returned = True
+                if not process.rank:
+                    attempt.cause = attempt.cause or e.Cause.FINISHED
+            case protocol.PeerLost(rank=rank):
+                attempt.lose_peer(rank)
+            case protocol.FunctionFailed(note=note, out_of_memory=out_of_memory):
+                attempt.fail(note, out_of_memory=out_of_memory)
 
-    def gone(self, life: Life) -> None:
-        """All processes of an attempt are gone: tell it, once."""
-        if life.cause is e.Cause.FAILED and self._devices.watched:
-            self._look_at_gpus()
-            if not self._lost.isdisjoint(life.slots):
-                life.cause, life.note = e.Cause.LOST, _GPU_GONE
-        cause, note = life.ended()
-        self._bests.gone(life.id)
-        at = self._clock.strike()
-        self._transit.end(e.Ended(at=at, attempt=life.id, cause=cause, note=note))
-
-    def _tell(self, event: e.AnyEvent) -> None:
-        """A fact is told now: see to what follows from it here."""
-        self._told.append(event)
-        if isinstance(event, e.Saved | e.Missed):
-            life = self._staff.lives.get(event.attempt)
-            # One that was on its way for long says nothing about the goal.
-            if life is not None and event.epoch >= life.goal:
-                self._parked.append(life)
-        elif isinstance(event, e.Ended):
-            self._transit.clear(event)
-
-    def _wrote(self, life: Life, wrote: c.Wrote, report: e.Reported | None = None) -> None:
-        saved = e.Saved(
-            at=life.heard_at,
-            attempt=life.id,
-            epoch=wrote.epoch,
-            seconds=wrote.seconds,
-            bytes=wrote.bytes,
-            digest=wrote.digest,
+    def _report(self, attempt: RunningAttempt, message: protocol.EpochReport) -> None:
+        attempt.epoch = message.epoch
+        # The attempt has read its checkpoint.
+        self._files.release(attempt.id)
+        report = e.Reported(
+            at=attempt.heard_at,
+            attempt=attempt.id,
+            epoch=message.epoch,
+            metrics=message.metrics,
+            seconds=message.seconds,
+            memory=message.memory,
+            version=message.version,
         )
-        asked = wrote.epoch >= life.goal or wrote.epoch in life.save_at
-        self._transit.wrote(saved, report, asked=asked)
-
-    def _take(self, answer: object) -> None:
-        """What was done beside the loop is done."""
-        if isinstance(answer, Published | Brought):
-            self._transit.arrived(answer)
-            if isinstance(answer, Brought) and answer.attempt in self._staff.lives:
-                for member in self._staff.lives[answer.attempt].members:
-                    if self._transit.here(member):
-                        member.channel.send(c.Fetched(note=answer.note))
-        elif isinstance(answer, e.Forecasted | e.Proposed):
-            self._told.append(replace(answer, at=self._clock.strike()))
-
-    def _look_at_gpus(self) -> None:
-        """Find out which GPUs are gone, or back: their slots, and who trains there, with them."""
-        missing = self._devices.missing()
-        gone = missing.intersection(self._slots)
-        back = self._lost - missing
-        self._lost = (self._lost | gone) - back
-        self.moved(Moved(came=tuple(back), gone=tuple(gone), why=_GPU_GONE))
-
-    def moved(self, word: Moved) -> None:
-        """Slots came or are gone, and who trains there with them."""
-        gone = set(word.gone)
-        if gone or word.came:
-            self._slots = sorted({*self._slots, *word.came} - gone)
-            self._tell_slots()
-        for life in self._staff.lives.values():
-            if life.cause is None and not gone.isdisjoint(life.slots):
-                life.cause, life.note = e.Cause.LOST, word.why
-                self._staff.end(life)
-
-    def _keep_looking(self) -> None:
-        self._look_at_gpus()
-        self._clock.after(self._patience.look_s, self._keep_looking)
-
-    def _spread_best(self, source: Life) -> None:
-        best = self._bests.of(source.id)
-        assert best is not None
-        for life in self._staff.lives.values():
-            if life is not source and self._bests.together(life.id, source.id):
-                life.tell_best(best)
-
-    def _look_for_hanging(self) -> None:
-        limit = self._patience.hang_s
-        assert limit is not None
-        for life in self._staff.lives.values():
-            if life.cause is None and self.now - life.heard_at > limit:
-                life.cause = e.Cause.FAILED
-                life.note = f"it said nothing for {limit:g} s"
-                self._staff.end(life)
-        self._clock.after(limit / 4, self._look_for_hanging)
-
-    # Decisions
-
-    def _open_trial(self, decision: d.Open) -> None:
-        self._configs.append(decision.config)
-        self._bests.open(decision.group)
-
-    def _launch(self, decision: d.Launch) -> None:
-        self._bests.launch(decision)
-        best = self._bests.of(decision.attempt)
-        begins = list(self._briefing.of(decision, self._configs[decision.trial], best))
-        log = self._shelf.log(decision.attempt)
-        life = self._staff.hire(decision, begins, log)
-        source = None if decision.source is None else (decision.source, decision.start)
-        homes = [self._devices.away(slot) for slot in life.slots]
-        self._transit.begin(life, homes, source)
-        here = (begin for begin, away in zip(begins, homes, strict=True) if away is None)
-        if source is not None and any(begin.awaits for begin in here):
-            self._transit.fetch(decision.attempt, source)
-
-    def _amend(self, decision: d.Amend) -> None:
-        life = self._staff.lives.get(decision.attempt)
-        if life is None or decision.version <= life.version:
+        saved = message.saved
+        if isinstance(saved, protocol.CheckpointWritten):
+            self._save(attempt, saved, report)
             return
-        life.version = decision.version
-        life.goal = decision.goal
-        life.save_at = decision.save_at
-        life.say(
-            c.Order(
-                version=decision.version,
-                config=self._configs[decision.trial],
-                goal=decision.goal,
-                save_at=decision.save_at,
-            )
+        self._tell(self._uploads.accept(report))
+        if saved is not None:
+            missed = e.Missed(at=report.at, attempt=attempt.id, epoch=saved.epoch, note=saved.note)
+            self._tell(self._uploads.accept(missed))
+
+    def _save(
+        self,
+        attempt: RunningAttempt,
+        written: protocol.CheckpointWritten,
+        report: e.Reported | None = None,
+    ) -> None:
+        saved = e.Saved(
+            at=attempt.heard_at,
+            attempt=attempt.id,
+            epoch=written.epoch,
+            seconds=written.seconds,
+            bytes=written.bytes,
+            digest=written.digest,
         )
+        ordered = written.epoch >= attempt.goal or written.epoch in attempt.save_at
+        self._tell(self._uploads.accept_checkpoint(saved, report, ordered=ordered))
 
-    def _release(self, life: Life) -> None:
-        """Let an attempt go that stands at its goal with its checkpoint."""
-        # After its last epoch it goes on to whatever the function does then, and ends by itself.
-        if life.cause is None and life.goal <= life.epoch < self._spec.epochs:
-            life.cause = e.Cause.GOAL
-            life.say(c.Release())
+    def _end(self, attempt: RunningAttempt) -> None:
+        """Report the end of an attempt, after its last process exited."""
+        if attempt.cause is e.Cause.FAILED and self._devices.needs_watching:
+            self._look_at_gpus()
+            if not self._lost_slots.isdisjoint(attempt.slots):
+                attempt.cause, attempt.note = e.Cause.LOST, _GPU_GONE
+        cause, note = attempt.describe_end()
+        # After `close` processes are expected to exit before their goal.
+        if not self._closed and cause in (e.Cause.FAILED, e.Cause.LOST, e.Cause.CROWDED):
+            _logger.warning(
+                "attempt %d of trial %d: %s: %s", attempt.id, attempt.trial, cause, note
+            )
+        at = self._clock.run_due()
+        self._tell(self._uploads.accept(e.Ended(at=at, attempt=attempt.id, cause=cause, note=note)))
 
-    def _halt(self, decision: d.Halt) -> None:
-        life = self._staff.lives.get(decision.attempt)
-        if life is not None and life.cause is None:
-            life.cause = e.Cause.HALTED
-            self._staff.end(life)
+    def _tell(self, events: Iterable[e.AnyEvent]) -> None:
+        """Return these events from the next `wait`."""
+        for event in events:
+            self._events.append(event)
+            if isinstance(event, e.Saved | e.Missed):
+                attempt = self._supervisor.attempts.get(event.attempt)
+                # After a long upload the checkpoint may be of an epoch before the goal.
+                if attempt is not None and event.epoch >= attempt.goal:
+                    self._at_goal.append(attempt)
 
-    def _wake_at(self, decision: d.WakeAt) -> None:
-        woke = e.Woke(at=decision.at, trial=decision.trial)
-        self._clock.at(decision.at, lambda: self._told.append(woke))
-
-    def _drop(self, decision: d.Drop) -> None:
-        for name in decision.checkpoints:
-            self._transit.drop(name)
-
-    def _provide(self, decision: d.Provide) -> None:
-        # Whoever still stands on a slot that is given up makes it no free one.
-        used = {slot for life in self._staff.lives.values() for slot in life.slots}
-        used |= {*self._slots, *self._devices.missing()}
-        more = self._devices.more(used, decision.slots)
-        self._slots += more
-        self._staff.prepare(len(more))
-        self._tell_slots()
-
-    def _tell_slots(self) -> None:
-        self._told.append(self._capacity(self._clock.strike()))
+    def _tell_capacity(self) -> None:
+        self._tell([self._capacity(self._clock.run_due())])
 
     def _capacity(self, at: float) -> e.CapacityChanged:
         slots = tuple(self._slots)
         return e.CapacityChanged(at=at, slots=slots, nodes=self._devices.nodes(slots))
 
-    def _retire(self, decision: d.Retire) -> None:
+    # Watching
+
+    def _look_at_gpus(self) -> None:
+        """Find the GPUs that disappeared or came back."""
+        missing = self._devices.missing()
+        gone = missing.intersection(self._slots)
+        back = self._lost_slots - missing
+        self._lost_slots = (self._lost_slots | gone) - back
+        self._change_slots(SlotsChanged(came=tuple(back), gone=tuple(gone), why=_GPU_GONE))
+
+    def _change_slots(self, change: SlotsChanged) -> None:
+        """Take slots in and out, and end the attempts on slots that are gone."""
+        gone = set(change.gone)
+        if gone or change.came:
+            self._slots = sorted({*self._slots, *change.came} - gone)
+            self._tell_capacity()
+        for attempt in self._supervisor.attempts.values():
+            if attempt.cause is None and not gone.isdisjoint(attempt.slots):
+                attempt.cause, attempt.note = e.Cause.LOST, change.why
+                self._supervisor.end(attempt)
+
+    def _keep_looking(self) -> None:
+        self._look_at_gpus()
+        self._clock.call_later(self._timeouts.look_s, self._keep_looking)
+
+    def _look_for_hanging(self) -> None:
+        limit = self._timeouts.hang_s
+        assert limit is not None
+        for attempt in self._supervisor.attempts.values():
+            if attempt.cause is None and self.now - attempt.heard_at > limit:
+                attempt.cause = e.Cause.FAILED
+                attempt.note = f"it reported nothing for {limit:g} s"
+                self._supervisor.end(attempt)
+        self._clock.call_later(limit / 4, self._look_for_hanging)
+
+    def _spread_best(self, report: e.Reported, study: EngineView) -> None:
+        """Send the best loss to the attempts of the study that has just reported one."""
+        attempts = self._supervisor.attempts
+        source = attempts.get(report.attempt)
+        if source is None:
+            return
+        best, group = study.best_loss_for(source.trial), study.group(source.trial)
+        source.know_best(to_loss(report.metrics.get(self._spec.metric), self._spec.sign))
+        for attempt in attempts.values():
+            if study.group(attempt.trial) == group:
+                attempt.send_best(best)
+
+    # Decisions
+
+    def _launch(self, decision: d.Launch, study: EngineView) -> None:
+        starts = list(self._starts(decision, study))
+        attempt = self._supervisor.start(decision, starts, self._files.log(decision.attempt))
+        attempt.know_best(study.best_loss_for(decision.trial))
+        source = None if decision.source is None else (decision.source, decision.start)
+        node_files = [self._devices.node_files(slot) for slot in decision.slots]
+        self._uploads.start(attempt, node_files, source)
+        local = (start for start, node in zip(starts, node_files, strict=True) if node is None)
+        if source is not None and any(start.awaits for start in local):
+            self._uploads.fetch(decision.attempt, source)
+
+    def _starts(self, launch: Launch, study: EngineView) -> Iterator[StartAttempt]:
+        """Yield the first message to each process of an attempt, by rank."""
+        spec, files, devices = self._spec, self._files, self._devices
+        config, best = study.config(launch.trial), study.best_loss_for(launch.trial)
+        seed = config.get("seed")
+        nodes = [devices.node_files(slot) for slot in launch.slots]
+        checkpoint, digest, missing = None, "", False
+        if launch.source is not None:
+            name = (launch.source, launch.start)
+            known = study.checkpoint_digest(name)
+            checkpoint, digest = checkpoint_name(*name), _DROPPED if known is None else known
+            missing = None in nodes and not files.reserve(launch.attempt, name)
+        for rank, node in enumerate(nodes):
+            yield StartAttempt(
+                attempt=launch.attempt,
+                trial=launch.trial,
+                config=config,
+                epochs=spec.epochs,
+                start=launch.start,
+                goal=launch.goal,
+                save_at=launch.save_at,
+                seed=seed if isinstance(seed, int) else spec.seed,
+                folder=str(files.checkpoints) if node is None else node.checkpoints,
+                checkpoint=checkpoint,
+                digest=digest,
+                # Another node looks by itself whether it has the checkpoint.
+                awaits=missing if node is None else checkpoint is not None,
+                metric=spec.metric,
+                sign=spec.sign,
+                best=None if best == math.inf else best,
+                save_share=SAVE_SHARE,
+                width=launch.width,
+                rank=rank,
+                slot_bytes=devices.slot_bytes(launch.slots[rank]) if spec.pack > 1 else 0,
+                device=devices.device,
+                threads=devices.threads(launch.width),
+                environ=devices.variables(launch.slots, launch.width, rank),
+                log=str((node or files).log(launch.attempt)),
+            )
+
+    def _amend(self, decision: d.Amend, study: EngineView) -> None:
+        attempt = self._supervisor.attempts.get(decision.attempt)
+        if attempt is None or decision.version <= attempt.version:
+            return
+        attempt.version = decision.version
+        attempt.goal = decision.goal
+        attempt.save_at = decision.save_at
+        attempt.send(
+            protocol.UpdateOrder(
+                version=decision.version,
+                config=study.config(decision.trial),
+                goal=decision.goal,
+                save_at=decision.save_at,
+            )
+        )
+
+    def _release(self, attempt: RunningAttempt) -> None:
+        """End an attempt that is at its goal and has saved."""
+        # After its last epoch the function runs on to its own end, and the process exits then.
+        if attempt.cause is None and attempt.goal <= attempt.epoch < self._spec.epochs:
+            attempt.cause = e.Cause.GOAL
+            attempt.send(protocol.Release())
+
+    def _halt(self, decision: d.Halt, study: EngineView) -> None:
+        attempt = self._supervisor.attempts.get(decision.attempt)
+        if attempt is not None and attempt.cause is None:
+            attempt.cause = e.Cause.HALTED
+            self._supervisor.end(attempt)
+
+    def _wake_at(self, decision: d.WakeAt, study: EngineView) -> None:
+        self._schedule_wake(decision)
+
+    def _schedule_wake(self, decision: d.WakeAt) -> None:
+        woke = e.Woke(at=decision.at, trial=decision.trial)
+        self._clock.call_at(decision.at, lambda: self._events.append(woke))
+
+    def _drop(self, decision: d.Drop, study: EngineView) -> None:
+        for name in decision.checkpoints:
+            self._uploads.drop(name)
+
+    def _provide(self, decision: d.Provide, study: EngineView) -> None:
+        # A slot that was given up is not free while an attempt is still on it.
+        used = {slot for attempt in self._supervisor.attempts.values() for slot in attempt.slots}
+        used |= {*self._slots, *self._devices.missing()}
+        more = self._devices.more(used, decision.slots)
+        self._slots += more
+        self._supervisor.prepare(len(more))
+        self._tell_capacity()
+
+    def _retire(self, decision: d.Retire, study: EngineView) -> None:
         self._slots = [slot for slot in self._slots if slot not in decision.slots]
-        self._devices.less(decision.slots)
+        self._devices.give_back(decision.slots)
 
-    def _ask(self, decision: d.AskForecast | d.AskProposal) -> None:
-        assert self._adviser is not None
+    def _ask(self, decision: d.AskForecast | d.AskProposal, study: EngineView) -> None:
+        self._submit_request(decision)
+
+    def _submit_request(self, decision: d.AskForecast | d.AskProposal) -> None:
+        assert self._advisor is not None
         kind = "forecasts" if isinstance(decision, d.AskForecast) else "proposals"
-        self._beside.do(kind, self._adviser.answer(decision))
+        self._jobs.submit(kind, self._advisor.answer(decision))
 
 
-_ACT: dict[type, Callable[[LocalEngine, Any], None]] = {
-    d.Open: LocalEngine._open_trial,
-    d.Launch: LocalEngine._launch,
-    d.Amend: LocalEngine._amend,
-    d.Halt: LocalEngine._halt,
-    d.Drop: LocalEngine._drop,
-    d.WakeAt: LocalEngine._wake_at,
-    d.AskForecast: LocalEngine._ask,
-    d.AskProposal: LocalEngine._ask,
-    d.Provide: LocalEngine._provide,
-    d.Retire: LocalEngine._retire,
+_ACT: dict[type, Callable[[ProcessEngine, Any, EngineView], None]] = {
+    d.Launch: ProcessEngine._launch,
+    d.Amend: ProcessEngine._amend,
+    d.Halt: ProcessEngine._halt,
+    d.Drop: ProcessEngine._drop,
+    d.WakeAt: ProcessEngine._wake_at,
+    d.AskForecast: ProcessEngine._ask,
+    d.AskProposal: ProcessEngine._ask,
+    d.Provide: ProcessEngine._provide,
+    d.Retire: ProcessEngine._retire,
 }

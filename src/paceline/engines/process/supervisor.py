@@ -1,7 +1,7 @@
-"""The processes of all attempts: made, listened to, ended, and known to be gone.
+"""The worker processes of all attempts: started, read, ended, and noticed when they exit.
 
-Knows workers and their channels, and when to lose patience with one. What they say, and what it
-means that an attempt is gone, it leaves to its owner.
+Knows workers, their channels, and how long to wait for one. What a message means, and what follows
+when an attempt has ended, the engine knows.
 """
 
 from __future__ import annotations
@@ -10,183 +10,197 @@ import contextlib
 import select
 import selectors
 import signal
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
 from paceline.core.events import Cause
-from paceline.engines.process.attempt import Life, Member
-from paceline.engines.process.ports import Heard, Moved
-from paceline.worker.forkserver_protocol import Exited
+from paceline.engines.process.attempt import RunningAttempt, WorkerProcess
+from paceline.worker.forkserver_protocol import WorkerExited
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from paceline.core.decisions import Launch
     from paceline.core.values import AttemptId
     from paceline.engines.process.clock import Clock
-    from paceline.engines.process.ports import Maker
-    from paceline.worker.protocol import AnyMessage, Begin
+    from paceline.engines.process.providers import CheckpointPublished, SlotsChanged, WorkerPool
+    from paceline.worker.protocol import AnyMessage, StartAttempt
+
+# What `poll` returns: a message or the exit of a process, and other reports of the pool.
+SupervisorEvent: TypeAlias = (
+    "tuple[WorkerProcess, AnyMessage | WorkerExited] | SlotsChanged | CheckpointPublished"
+)
+
+_POOL_KILLED = "all workers were killed"
 
 
-class Patience(Struct, frozen=True, kw_only=True):
+class Timeouts(Struct, frozen=True, kw_only=True):
     """How long the engine waits for workers, in seconds."""
 
-    # From a soft end to a hard one.
+    # From SIGTERM to SIGKILL.
     grace_s: float = 5.0
     # The same when the study is over: its result does not wait.
     last_grace_s: float = 0.1
-    # The same for a gang that has lost one of its processes: whoever waits for that one in an
-    # exchange of gradients hears no signal.
+    # The same for a gang that has lost a process: one that waits for it in an exchange of gradients
+    # handles no signal.
     gang_grace_s: float = 0.5
-    # Without any report for so long an attempt is taken for hanging; None: never.
+    # An attempt without a report for this long is taken for hanging; None: never.
     hang_s: float | None = None
-    # How often it looks whether its GPUs are still there.
+    # How often the engine looks for GPUs that have disappeared.
     look_s: float = 10.0
 
 
-class Owner(Protocol):
-    """Who wants to know."""
+class Supervisor:
+    """All worker processes of one study, by attempt."""
 
-    def hear(self, member: Member, message: AnyMessage) -> None:
-        """A process said something."""
-
-    def gone(self, life: Life) -> None:
-        """All processes of an attempt are gone."""
-
-    def moved(self, word: Moved) -> None:
-        """Slots came, or are gone."""
-
-
-class Staff:
-    """Everybody who works for a study."""
-
-    def __init__(self, nest: Maker, clock: Clock, patience: Patience) -> None:
-        self.lives: dict[AttemptId, Life] = {}
-        self._by_worker: dict[int, Member] = {}
-        self._nest = nest
+    def __init__(self, pool: WorkerPool, clock: Clock, timeouts: Timeouts) -> None:
+        self.attempts: dict[AttemptId, RunningAttempt] = {}
+        self._processes: dict[int, WorkerProcess] = {}
+        self._pool = pool
         self._clock = clock
-        self._patience = patience
-        # What becomes readable when there is something to hear; None stands for the nursery.
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(nest.wire.fileno(), selectors.EVENT_READ, None)
+        self._timeouts = timeouts
+        # The key's data: a process, or None for the pool.
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(pool.fileno(), selectors.EVENT_READ, None)
+
+    def wake_on(self, descriptor: int) -> None:
+        """Let `poll` return when this descriptor is readable, too."""
+        self._selector.register(descriptor, selectors.EVENT_READ, descriptor)
 
     def prepare(self, count: int) -> None:
-        """Have so many more workers made ahead."""
-        self._nest.prepare(count)
+        """Start workers ahead of time."""
+        self._pool.prepare(count)
 
-    def hire(self, launch: Launch, begins: Iterable[Begin], log: Path) -> Life:
-        """Let workers become an attempt."""
-        life = Life(launch, self._nest.hire(launch.slots), log)
-        life.heard_at = self._clock.now
-        self.lives[life.id] = life
-        for member, begin in zip(life.members, begins, strict=True):
-            self._by_worker[member.worker] = member
-            if member.channel.fileno() >= 0:
-                self.selector.register(member.channel.fileno(), selectors.EVENT_READ, member)
-            member.channel.send(begin)
-        return life
+    def start(self, launch: Launch, starts: Iterable[StartAttempt], log: Path) -> RunningAttempt:
+        """Give an attempt to workers, by rank."""
+        attempt = RunningAttempt(launch, self._pool.acquire(launch.slots), log)
+        attempt.heard_at = self._clock.now
+        self.attempts[attempt.id] = attempt
+        for process, start in zip(attempt.processes, starts, strict=True):
+            self._processes[process.worker] = process
+            if process.channel.fileno() >= 0:
+                self._selector.register(process.channel.fileno(), selectors.EVENT_READ, process)
+            process.channel.send(start)
+        return attempt
 
-    def listen(self, source: Member | None, owner: Owner) -> None:
-        """Hear what a process has to say; None: what the nursery has."""
-        if source is None:
-            for word in self._nest.words():
-                match word:
-                    case Exited():
-                        self._exited(word, owner)
-                    case Heard(worker=worker) if worker in self._by_worker:
-                        member = self._by_worker[worker]
-                        for message in member.channel.arrived():
-                            owner.hear(member, message)
-                    case Moved():
-                        owner.moved(word)
-        elif not source.channel.closed:  # else its end was told in this very round
-            for message in source.channel.arrived():
-                owner.hear(source, message)
-            if source.channel.closed:
-                self.selector.unregister(source.channel.fileno())
+    def poll(self, timeout: float | None) -> list[SupervisorEvent]:
+        """Wait until something has arrived, and return it in order.
+
+        The exit of a process comes after its last message; pass it to `remove`.
+        """
+        events: list[SupervisorEvent] = []
+        for key, _ in self._selector.select(timeout):
+            if key.data is None:
+                events += self._read_pool()
+            elif isinstance(key.data, WorkerProcess):
+                events += self._read(key.data)
+        return events
 
     @property
-    def orphaned(self) -> bool:
-        """Whether the nursery is gone, and every worker with it."""
-        return self._nest.wire.closed
+    def is_pool_lost(self) -> bool:
+        """Whether the pool's process is gone, and every worker with it."""
+        return self._pool.closed
 
-    def revive(self, owner: Owner) -> None:
-        """Go on with another nursery, after this one was killed."""
-        for life in list(self.lives.values()):
-            for member in life.members:
-                channel = member.channel
-                # Without waiting: nobody is left to end what would hold its channel open.
-                while not channel.closed and select.select([channel], [], [], 0)[0]:
-                    for message in channel.arrived():
-                        owner.hear(member, message)
-                self._hang_up(member)
-            if life.cause is None:
-                life.cause, life.note = Cause.LOST, "all workers were killed"
-            self._forget(life, owner)
-        self.selector.unregister(self._nest.wire.fileno())
-        self._nest.revive()
-        self.selector.register(self._nest.wire.fileno(), selectors.EVENT_READ, None)
+    def restart_pool(self, spares: int) -> list[SupervisorEvent]:
+        """Start the pool again after it was killed; return what its workers left."""
+        events: list[SupervisorEvent] = []
+        for process in list(self._processes.values()):
+            channel = process.channel
+            # Without waiting: a process the worker started may still hold the channel open.
+            while not channel.closed and select.select([channel], [], [], 0)[0]:
+                events += ((process, message) for message in channel.read_messages())
+            self._hang_up(process)
+            events.append((process, WorkerExited(process.worker, 0, _POOL_KILLED)))
+        self._selector.unregister(self._pool.fileno())
+        self._pool.restart()
+        self._selector.register(self._pool.fileno(), selectors.EVENT_READ, None)
+        self._pool.prepare(spares)
+        return events
 
-    def end(self, life: Life, grace_s: float | None = None) -> None:
-        """End an attempt's processes softly, and hard if they do not go."""
-        self._signal(life, signal.SIGTERM)
-        grace = self._patience.grace_s if grace_s is None else grace_s
-        self._clock.after(grace, lambda: self._end_hard(life))
+    def remove(self, process: WorkerProcess, exited: WorkerExited) -> bool:
+        """Remove a process that exited, and end what is left of a gang.
+
+        Return whether the attempt is over: all its processes are gone.
+        """
+        attempt = process.attempt
+        if exited.lost:
+            attempt.lose(exited.lost)
+        attempt.remove(process, exited.status)
+        if not attempt.processes:
+            del self.attempts[attempt.id]
+            return True
+        if attempt.cause in (Cause.FAILED, Cause.LOST):
+            self.end(attempt, self._timeouts.gang_grace_s)
+        elif attempt.cause is not None or not process.returned:
+            # The others end the same way in a moment; a process that does not is stuck.
+            self._clock.call_later(self._timeouts.grace_s, lambda: self._kill(attempt))
+        return False
+
+    def end(self, attempt: RunningAttempt, grace_s: float | None = None) -> None:
+        """Send SIGTERM to an attempt's processes, and SIGKILL after the grace."""
+        self._signal(attempt, signal.SIGTERM)
+        grace = self._timeouts.grace_s if grace_s is None else grace_s
+        self._clock.call_later(grace, lambda: self._kill(attempt))
 
     def end_all(self) -> None:
-        """Let everybody unwind."""
-        for life in self.lives.values():
-            self._signal(life, signal.SIGTERM)
+        """Send SIGTERM to all processes."""
+        for attempt in self.attempts.values():
+            self._signal(attempt, signal.SIGTERM)
 
     def close(self) -> None:
-        """End whoever is left, hard, and the nursery."""
-        for life in self.lives.values():
-            self._signal(life, signal.SIGKILL)
-        for member in self._by_worker.values():
-            member.channel.close()
-        self._nest.close(self._patience.last_grace_s)
-        self.selector.close()
-        self.lives.clear()
+        """Kill the processes that are left, and close the pool."""
+        for attempt in self.attempts.values():
+            self._signal(attempt, signal.SIGKILL)
+        for process in self._processes.values():
+            process.channel.close()
+        self._pool.close(self._timeouts.last_grace_s)
+        self._selector.close()
+        self.attempts.clear()
 
-    def _exited(self, word: Exited, owner: Owner) -> None:
-        member = self._by_worker.get(word.worker)
-        if member is None:
-            self._nest.forget(word.worker)
+    def _read_pool(self) -> Iterator[SupervisorEvent]:
+        for event in self._pool.poll():
+            if isinstance(event, WorkerExited):
+                yield from self._exited(event)
+            elif isinstance(event, tuple):
+                worker, message = event
+                if worker in self._processes:
+                    yield self._processes[worker], message
+            else:
+                yield event
+
+    def _read(self, process: WorkerProcess) -> Iterator[SupervisorEvent]:
+        channel = process.channel
+        if channel.closed:
+            return  # its exit was read in this very round
+        for message in channel.read_messages():
+            yield process, message
+        if channel.closed:
+            self._selector.unregister(channel.fileno())
+
+    def _exited(self, exited: WorkerExited) -> Iterator[SupervisorEvent]:
+        process = self._processes.get(exited.worker)
+        if process is None:
+            self._pool.discard(exited.worker)
             return
-        while not member.channel.closed:
-            # Its last words: they were written before it died.
-            for message in member.channel.arrived():
-                owner.hear(member, message)
-        life = member.life
-        if word.lost:
-            life.lost(word.lost)
-        life.leave(member, word.status)
-        self._hang_up(member)
-        if not life.members:
-            self._forget(life, owner)
-        elif life.cause in (Cause.FAILED, Cause.LOST):
-            self.end(life, self._patience.gang_grace_s)
-        elif life.cause is not None or not member.returned:
-            # The others do the same as it did, in a moment; whoever does not is stuck.
-            self._clock.after(self._patience.grace_s, lambda: self._end_hard(life))
+        # A channel without a descriptor has nothing left: the pool has returned its messages.
+        while process.channel.fileno() >= 0 and not process.channel.closed:
+            for message in process.channel.read_messages():
+                yield process, message
+        self._hang_up(process)
+        yield process, exited
 
-    def _forget(self, life: Life, owner: Owner) -> None:
-        del self.lives[life.id]
-        owner.gone(life)
-
-    def _hang_up(self, member: Member) -> None:
+    def _hang_up(self, process: WorkerProcess) -> None:
         with contextlib.suppress(KeyError, ValueError):
-            self.selector.unregister(member.channel.fileno())
-        member.channel.close()
-        del self._by_worker[member.worker]
+            self._selector.unregister(process.channel.fileno())
+        process.channel.close()
+        del self._processes[process.worker]
 
-    def _end_hard(self, life: Life) -> None:
-        life.abandoned()
-        life.killed = True
-        self._signal(life, signal.SIGKILL)
+    def _kill(self, attempt: RunningAttempt) -> None:
+        attempt.kill()
+        self._signal(attempt, signal.SIGKILL)
 
-    def _signal(self, life: Life, number: int) -> None:
-        for member in life.members:
-            self._nest.kill(member.worker, number)
+    def _signal(self, attempt: RunningAttempt, number: int) -> None:
+        for process in attempt.processes:
+            self._pool.kill(process.worker, number)

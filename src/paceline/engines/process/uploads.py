@@ -1,8 +1,8 @@
-"""Checkpoints on their way between this machine and where they are kept.
+"""Checkpoints on their way to and from the storage, and the events that wait for them.
 
-Knows the shelf and the threads beside the loop: each attempt's checkpoints go one after the other,
-in their order. Where they are kept on this machine nothing is on its way, and nothing is held up.
-Those of attempts on far nodes are sent and fetched there; when they are told is the same for all.
+Knows the study's files and the background jobs: the checkpoints of one attempt are uploaded one
+after the other, in order of their epochs. Without a storage nothing is uploaded and no event waits.
+Attempts on nodes with a disk of their own upload and download there.
 """
 
 from __future__ import annotations
@@ -16,29 +16,41 @@ from msgspec.structs import replace
 from paceline.core import events as e
 from paceline.core.errors import PacelineWarning
 from paceline.core.events import Cause
+from paceline.engines.process.providers import CheckpointPublished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from paceline.core.values import AttemptId
-    from paceline.engines.process.attempt import Life, Member
-    from paceline.engines.process.background import Beside
-    from paceline.engines.process.checkpoint_files import Name, Shelf
-    from paceline.engines.process.ports import Away
+    from paceline.core.views import EngineView
+    from paceline.engines.process.attempt import RunningAttempt, WorkerProcess
+    from paceline.engines.process.background import BackgroundJobs
+    from paceline.engines.process.checkpoint_files import CheckpointFiles
+    from paceline.engines.process.providers import CheckpointKey, NodeFiles
 
 
 _SUPERSEDED = "a later one was saved before this could be uploaded"
+# How many uploads run at a time.
+_UPLOADERS = 4
+
+
+class Downloaded(NamedTuple):
+    """The result of fetching a checkpoint for an attempt."""
+
+    attempt: AttemptId
+    name: CheckpointKey
+    note: str
 
 
 class _Upload(NamedTuple):
-    """A checkpoint that was written here; `asked`: somebody waits for this very one."""
+    """A checkpoint to upload; `ordered`: a decision asked for exactly this one."""
 
     saved: e.Saved
-    asked: bool
+    ordered: bool
 
 
-class _Mark:
-    """Holds up what was said after it until the checkpoint of this epoch is settled."""
+class _Barrier:
+    """Holds the events after it back until the checkpoint of this epoch is settled."""
 
     __slots__ = ("epoch",)
 
@@ -46,213 +58,166 @@ class _Mark:
         self.epoch = epoch
 
 
-class _Box:
-    """What is held up of one attempt."""
+class _AttemptQueue:
+    """The pending uploads of one attempt, and the events that wait for them."""
 
     def __init__(self) -> None:
-        self.said: deque[e.AnyEvent | _Mark] = deque()
-        # In the order of their epochs; the one that has begun is no longer among them.
-        self.queued: deque[_Upload] = deque()
-        self.under_way = False
+        self.held: deque[e.AnyEvent | _Barrier] = deque()
+        # In order of their epochs; without the one that is being uploaded.
+        self.pending: deque[_Upload] = deque()
+        self.busy = False
         self.ended: e.Ended | None = None
 
-    def mark(self, epoch: int) -> _Mark | None:
-        marks = (each for each in self.said if isinstance(each, _Mark))
-        return next((mark for mark in marks if mark.epoch == epoch), None)
+    def barrier(self, epoch: int) -> _Barrier | None:
+        barriers = (each for each in self.held if isinstance(each, _Barrier))
+        return next((barrier for barrier in barriers if barrier.epoch == epoch), None)
 
 
-class Outbox:
-    """Passes on what may be told. `upload` begins an upload; `tell` gets facts in their order."""
+class Uploads:
+    """Uploads and downloads checkpoints; releases events once their checkpoints are published."""
 
-    def __init__(
-        self,
-        upload: Callable[[e.Saved], None],
-        tell: Callable[[e.AnyEvent], None],
-        now: Callable[[], float],
-    ) -> None:
-        self._upload = upload
-        self._tell = tell
-        self._now = now
-        self._boxes: dict[AttemptId, _Box] = {}
-
-    def say(self, attempt: AttemptId, event: e.AnyEvent) -> None:
-        """Tell something now, or after what is held up."""
-        box = self._boxes.get(attempt)
-        if box is not None and box.said:
-            box.said.append(event)
-        else:
-            self._tell(event)
-
-    def saved(self, saved: e.Saved, report: e.Reported | None, *, asked: bool) -> None:
-        """A checkpoint was written here; with the report that may be told only with it, if any."""
-        box = self._boxes.setdefault(saved.attempt, _Box())
-        if box.queued and not box.queued[-1].asked:
-            old = box.queued.pop().saved
-            mark = box.mark(old.epoch)
-            if mark is not None:
-                # What waited for the earlier one is as safe with this one.
-                mark.epoch = saved.epoch
-            missed = e.Missed(at=saved.at, attempt=old.attempt, epoch=old.epoch, note=_SUPERSEDED)
-            self.say(saved.attempt, missed)
-        if report is not None:
-            if box.mark(saved.epoch) is None:
-                box.said.append(_Mark(saved.epoch))
-            box.said.append(report)
-        box.queued.append(_Upload(saved, asked))
-        self._go_on(saved.attempt, box)
-
-    def settled(self, saved: e.Saved, note: str) -> None:
-        """An upload is done, or failed for this reason."""
-        box = self._boxes[saved.attempt]
-        box.under_way = False
-        mark = box.mark(saved.epoch)
-        if mark is not None:
-            box.said.remove(mark)
-        while box.said and not isinstance(box.said[0], _Mark):
-            self._tell_late(box.said.popleft())  # type: ignore[arg-type]
-        # Uploads are settled in the order of their epochs: this one's report has been told by now.
-        lost = e.Missed(at=saved.at, attempt=saved.attempt, epoch=saved.epoch, note=note)
-        self._tell_late(lost if note else saved)
-        self._go_on(saved.attempt, box)
-
-    def end(self, event: e.Ended) -> None:
-        """The attempt is gone; that is told when all it has saved is settled."""
-        box = self._boxes.setdefault(event.attempt, _Box())
-        box.ended = event
-        self._go_on(event.attempt, box)
-
-    def _go_on(self, attempt: AttemptId, box: _Box) -> None:
-        if box.under_way:
-            return
-        if box.queued:
-            box.under_way = True
-            self._upload(box.queued.popleft().saved)
-            return
-        del self._boxes[attempt]
-        if box.ended is not None:
-            self._tell_late(box.ended)
-
-    def _tell_late(self, event: e.AnyEvent) -> None:
-        # Facts are told in the order of their times.
-        self._tell(replace(event, at=self._now()))
-
-
-# So many uploads at a time.
-_LINES = 4
-
-
-class Published(NamedTuple):
-    """What came of putting a checkpoint into the storage."""
-
-    saved: e.Saved
-    note: str
-
-
-class Brought(NamedTuple):
-    """What came of bringing a checkpoint here for an attempt."""
-
-    attempt: AttemptId
-    name: Name
-    note: str
-
-
-class Transit:
-    """Sends and fetches. `tell` gets facts as soon as they are true, in their order."""
-
-    def __init__(
-        self,
-        shelf: Shelf,
-        beside: Beside,
-        tell: Callable[[e.AnyEvent], None],
-        now: Callable[[], float],
-    ) -> None:
-        self._shelf = shelf
-        self._beside = beside
-        self._tell = tell
-        # Once is enough: the log has them all.
+    def __init__(self, files: CheckpointFiles, jobs: BackgroundJobs) -> None:
+        self._files = files
+        self._jobs = jobs
+        # One warning is enough: the log has all of them.
         self._warned = False
-        self._outbox = Outbox(self._upload, tell, now)
-        # Where each process of an attempt has its files, where not here; the first one's is what it
-        # writes. And all who may hold copies.
-        self._away: dict[AttemptId, Sequence[Away | None]] = {}
-        self._homes: set[Away] = set()
+        self._queues: dict[AttemptId, _AttemptQueue] = {}
+        # The uploads that are under way.
+        self._saved: dict[CheckpointKey, e.Saved] = {}
+        # The node files of each process of an attempt, None for this machine's; the first process
+        # writes the checkpoints. And all nodes that may hold copies.
+        self._node_files: dict[AttemptId, Sequence[NodeFiles | None]] = {}
+        self._nodes: set[NodeFiles] = set()
 
-    def say(self, attempt: AttemptId, event: e.AnyEvent) -> None:
-        """Tell something of an attempt, in its turn."""
-        self._outbox.say(attempt, event)
+    def start(
+        self,
+        attempt: RunningAttempt,
+        node_files: Sequence[NodeFiles | None],
+        source: CheckpointKey | None,
+    ) -> None:
+        """Note where the processes of a new attempt have their files."""
+        self._node_files[attempt.id] = node_files
+        for process, node in zip(attempt.processes, node_files, strict=True):
+            if node is not None:
+                self._nodes.add(node)
+                node.start_attempt(process.worker, attempt.id, source, attempt.log)
 
-    def begin(self, life: Life, homes: Sequence[Away | None], source: Name | None) -> None:
-        """An attempt begins, with these keeping the files of its processes; None: they are here."""
-        self._away[life.id] = homes
-        for member, away in zip(life.members, homes, strict=True):
-            if away is not None:
-                self._homes.add(away)
-                away.begin(member.worker, life.id, source, life.log)
-
-    def here(self, member: Member) -> bool:
+    def is_local(self, process: WorkerProcess) -> bool:
         """Say whether a process has its files on this machine."""
-        return self._away[member.life.id][member.rank] is None
+        return self._node_files[process.attempt.id][process.rank] is None
 
-    def end(self, event: e.Ended) -> None:
-        """Tell that an attempt is gone, when all it saved is safe or lost."""
-        self._outbox.end(event)
+    def accept(self, event: e.Reported | e.Missed | e.Ended) -> Sequence[e.AnyEvent]:
+        """Return the event, unless it has to wait for uploads before it."""
+        queue = self._queues.get(event.attempt)
+        if queue is None:
+            return [event]
+        if isinstance(event, e.Ended):
+            queue.ended = event
+        elif queue.held:
+            queue.held.append(event)
+        else:
+            return [event]
+        return []
 
-    def wrote(self, saved: e.Saved, report: e.Reported | None, *, asked: bool) -> None:
-        """A worker has written a checkpoint; `report` may be told only together with it."""
-        if self._shelf.storage is not None:
-            self._outbox.saved(saved, report, asked=asked)
-            return
-        self._shelf.saved((saved.attempt, saved.epoch), saved.digest)
+    def accept_checkpoint(
+        self, saved: e.Saved, report: e.Reported | None, *, ordered: bool
+    ) -> Sequence[e.AnyEvent]:
+        """Upload a checkpoint that a worker has written; return the events that need not wait.
+
+        `report` waits for the upload of its checkpoint.
+        """
+        if self._files.storage is None:
+            return [saved] if report is None else [report, saved]
+        events: Sequence[e.AnyEvent] = ()
+        queue = self._queues.setdefault(saved.attempt, _AttemptQueue())
+        if queue.pending and not queue.pending[-1].ordered:
+            old = queue.pending.pop().saved
+            barrier = queue.barrier(old.epoch)
+            if barrier is not None:
+                # The events that waited for the earlier checkpoint are as safe with this one.
+                barrier.epoch = saved.epoch
+            events = self.accept(
+                e.Missed(at=saved.at, attempt=old.attempt, epoch=old.epoch, note=_SUPERSEDED)
+            )
         if report is not None:
-            self._tell(report)
-        self._tell(saved)
+            if queue.barrier(saved.epoch) is None:
+                queue.held.append(_Barrier(saved.epoch))
+            queue.held.append(report)
+        queue.pending.append(_Upload(saved, ordered))
+        if not queue.busy:
+            self._upload_next(queue)
+        return events
 
-    def fetch(self, attempt: AttemptId, name: Name) -> None:
-        """Bring a checkpoint here for an attempt that waits for it."""
-        work = self._shelf.fetch(name)
-        self._beside.do("downloads", lambda: Brought(attempt, name, work()))
-
-    def drop(self, name: Name) -> None:
-        """Delete a checkpoint, wherever it lies."""
-        self._shelf.drop(name)
-        for away in self._homes:
-            away.drop(name)
-        if self._shelf.storage is not None:
-            self._beside.do(_line(name[0]), self._shelf.forget(name))
-
-    def clear(self, ended: e.Ended) -> None:
-        """Delete what an attempt that is gone has left, wherever it was."""
-        told_all = ended.cause in (Cause.GOAL, Cause.FINISHED)
-        self._shelf.clear(ended.attempt, told_all=told_all)
-        for away in set(self._away.pop(ended.attempt, ())):
-            if away is not None:
-                away.clear(ended.attempt)
-
-    def arrived(self, answer: Published | Brought) -> None:
-        """Something has got where it should, or will not."""
-        if isinstance(answer, Brought):
-            if not answer.note:
-                self._shelf.cached(answer.name)
-            return
-        saved, note = answer
-        if note and not self._warned:
+    def finish(self, published: CheckpointPublished, at: float) -> Sequence[e.AnyEvent]:
+        """Take the result of an upload; return the events that waited for it, at this time."""
+        name, note = published.name, published.note
+        saved = self._saved.pop(name)
+        if not note:
+            self._files.add_cached(name)
+        elif not self._warned:
             self._warned = True
             warnings.warn(f"{note} Training goes on without it.", PacelineWarning, stacklevel=2)
-        if not note:
-            name = (saved.attempt, saved.epoch)
-            self._shelf.saved(name, saved.digest)
-            self._shelf.cached(name)
-        self._outbox.settled(saved, note)
+        queue = self._queues[saved.attempt]
+        barrier = queue.barrier(saved.epoch)
+        if barrier is not None:
+            queue.held.remove(barrier)
+        events: list[e.AnyEvent] = []
+        while queue.held and not isinstance(queue.held[0], _Barrier):
+            events.append(queue.held.popleft())  # type: ignore[arg-type]
+        # Uploads end in order of their epochs: the report of this epoch stands before it.
+        lost = e.Missed(at=at, attempt=saved.attempt, epoch=saved.epoch, note=note)
+        events.append(lost if note else saved)
+        queue.busy = False
+        if queue.pending:
+            self._upload_next(queue)
+        else:
+            del self._queues[saved.attempt]
+            if queue.ended is not None:
+                events.append(queue.ended)
+        return [replace(event, at=at) for event in events]
 
-    def _upload(self, saved: e.Saved) -> None:
-        name, (away, *_) = (saved.attempt, saved.epoch), self._away.get(saved.attempt, (None,))
-        if away is not None:
-            away.publish(name, lambda note: self.arrived(Published(saved, note)))
+    def fetch(self, attempt: AttemptId, name: CheckpointKey) -> None:
+        """Download a checkpoint for an attempt that waits for it."""
+        job = self._files.fetch_job(name)
+        self._jobs.submit("downloads", lambda: Downloaded(attempt, name, job()))
+
+    def fetched(self, downloaded: Downloaded) -> None:
+        """Count a downloaded checkpoint as cached."""
+        if not downloaded.note:
+            self._files.add_cached(downloaded.name)
+
+    def drop(self, name: CheckpointKey) -> None:
+        """Delete a checkpoint on this machine, on all nodes, and in the storage."""
+        self._files.drop(name)
+        for node in self._nodes:
+            node.drop(name)
+        if self._files.storage is not None:
+            self._jobs.submit(_uploader(name[0]), self._files.delete_job(name))
+
+    def clear(self, ended: e.Ended, study: EngineView) -> None:
+        """Delete the checkpoints of an ended attempt that the study does not know."""
+        # At a regular end the study knows every checkpoint, except those superseded in an upload.
+        complete = ended.cause in (Cause.GOAL, Cause.FINISHED) and self._files.storage is None
+        self._files.release(ended.attempt)
+        if not complete:
+            self._files.clear(ended.attempt, lambda name: study.checkpoint_digest(name) is not None)
+        for node in set(self._node_files.pop(ended.attempt, ())):
+            if node is not None:
+                node.clear(ended.attempt)
+
+    def _upload_next(self, queue: _AttemptQueue) -> None:
+        queue.busy = True
+        saved = queue.pending.popleft().saved
+        name = (saved.attempt, saved.epoch)
+        self._saved[name] = saved
+        node, *_ = self._node_files.get(saved.attempt, (None,))
+        if node is not None:
+            node.publish(name)
             return
-        work = self._shelf.publish(name)
-        self._beside.do(_line(saved.attempt), lambda: Published(saved, work()))
+        job = self._files.publish_job(name)
+        self._jobs.submit(_uploader(saved.attempt), lambda: CheckpointPublished(name, job()))
 
 
-def _line(attempt: AttemptId) -> str:
-    """Return who uploads for an attempt, and deletes after it."""
-    return f"uploads-{attempt % _LINES}"
+def _uploader(attempt: AttemptId) -> str:
+    """Return the kind of job that uploads an attempt's checkpoints and deletes them."""
+    return f"uploads-{attempt % _UPLOADERS}"

@@ -1,7 +1,7 @@
-"""A cluster that exists only in arithmetic: the same decisions always meet the same facts.
+"""The simulator's engine: a cluster in virtual time; the same decisions give the same events.
 
-Knows virtual time and what becomes due for whom. The only clock is the heap of what is due next;
-what happens at one instant is told in the order in which it became due.
+Knows virtual time and which attempt is due next. The only clock is the heap of due times; events of
+one instant are returned in the order in which they became due.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import LogError
 from paceline.core.ports import Crash
-from paceline.plan.cadence import due, likely_branches
-from paceline.plan.settings import constant, setting_at
+from paceline.plan.cadence import is_save_due, list_likely_branches
+from paceline.plan.settings import is_constant, setting_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from paceline.core.decisions import Launch, Step
-    from paceline.core.ports import Adviser, Workload
+    from paceline.core.ports import Advisor, Workload
     from paceline.core.values import AttemptId, Config, SlotId
+    from paceline.core.views import EngineView
     from paceline.engines.sim.cluster import Cluster
 
 
-# What a life is doing. Plain numbers: they are compared at every epoch of every attempt.
-TRAINING, REPORTED, SAVING, SAVED, GONE = range(5)
+# The phase of an attempt. Plain numbers: they are compared at every epoch of every attempt.
+TRAINING, REPORTED, SAVING, SAVED, ENDED = range(5)
 
 
-class Life:
-    """One attempt: what it does now, and when that is done."""
+class SimulatedAttempt:
+    """One attempt: its phase, and when the phase ends."""
 
     __slots__ = (
         "began",
@@ -69,13 +70,13 @@ class Life:
         self.width = launch.width
         self.version = 0
         self.phase = TRAINING
-        # Which entry of the heap is this life's; -1 while it waits for nothing.
+        # The number of its entry in the heap; -1: it has none.
         self.ticket = -1
-        # What is being done takes so much work, since then, at this rate.
+        # The work of the phase in seconds at rate 1, its start, and the rate.
         self.work = 0.0
         self.since = 0.0
         self.rate = 1.0
-        # When the epoch began, and when the last save was.
+        # The start of the epoch, and the time of the last save.
         self.began = 0.0
         self.saved_at = 0.0
         self.fails_at: float | None = None
@@ -85,74 +86,76 @@ class Life:
         self.follow(config)
 
     def follow(self, config: Config) -> None:
+        """Follow the path of this config."""
         self.config = config
-        self.constant = constant(config)
+        self.constant = is_constant(config)
         self.branches: Sequence[int] | None = None
 
-    def due(self, every: float, now: float) -> bool:
-        """Say whether to save for safety's sake."""
+    def is_save_due(self, every: float, now: float) -> bool:
+        """Say whether the time since the last save calls for another one."""
         if self.branches is None:
-            self.branches = likely_branches(self.config, max(self.goal, self.epoch))
-        return due(now - self.saved_at, every, self.epoch, now - self.began, self.branches)
+            self.branches = list_likely_branches(self.config, max(self.goal, self.epoch))
+        return is_save_due(now - self.saved_at, every, self.epoch, now - self.began, self.branches)
 
 
 class SimEngine:
     """Carries decisions out in virtual time."""
 
     def __init__(
-        self, workload: Workload, cluster: Cluster, adviser: Adviser | None = None
+        self, workload: Workload, cluster: Cluster, advisor: Advisor | None = None
     ) -> None:
         self._workload = workload
         self._cluster = cluster
-        self._adviser = adviser
+        self._advisor = advisor
         self.now = 0.0
         self._applied = -1
-        self._configs: list[Config] = []
-        self._lives: dict[AttemptId, Life] = {}
+        self._attempts: dict[AttemptId, SimulatedAttempt] = {}
         self._checkpoints: dict[tuple[AttemptId, int], object] = {}
-        # Where attempts that saved were, if it costs anything to begin elsewhere.
+        # The node that each attempt saved on, if starting on another one costs time.
         self._nodes: dict[AttemptId, str] = {}
         self._slots = list(range(cluster.slots))
-        self._residents: dict[SlotId, list[Life]] = {}
-        # (when, number, what): numbers make ties first-in first-out. What: a life, or an event.
+        self._sharing: dict[SlotId, list[SimulatedAttempt]] = {}
+        # (when, number, item): numbers make ties first-in first-out. An item is an attempt, an
+        # event, or a new number of slots.
         self._heap: list[tuple[float, int, Any]] = []
         self._numbers = 0
-        # What has happened at this instant and is not told yet.
-        self._told: deque[e.AnyEvent] = deque([self._capacity()])
-        # The life whose report or save was just told: it goes on when the answer is known.
-        self._asking: Life | None = None
-        # Answers that a replayed log already has.
+        # Events of this instant that were not returned yet.
+        self._events: deque[e.AnyEvent] = deque([self._capacity()])
+        # The attempt that has just reported or saved: it continues at the next `wait`, when the
+        # decisions are known.
+        self._deciding: SimulatedAttempt | None = None
+        # Answers in a log that is replayed, by request.
         self._answers: dict[object, e.AnyEvent] = {}
         for at, count in cluster.capacity:
             self._push(at, count)
 
     # The port
 
-    def wait(self, patience: float | None = None) -> Sequence[e.AnyEvent] | None:
-        """Return what happens next; None, if nothing ever will. Virtual time needs no patience."""
-        life = self._asking
-        if life is not None:
-            self._asking = None
-            self._proceed(life)
-        if self._told:
-            return (self._tell(),)
+    def wait(self, timeout_s: float | None = None) -> Sequence[e.AnyEvent] | None:
+        """Return the next events; None: there are none. Virtual time needs no timeout."""
+        attempt = self._deciding
+        if attempt is not None:
+            self._deciding = None
+            self._continue(attempt)
+        if self._events:
+            return (self._pop_event(),)
         heap = self._heap
         while heap:
             at, number, what = heappop(heap)
-            if type(what) is Life:
+            if type(what) is SimulatedAttempt:
                 if what.ticket != number:
                     continue
                 what.ticket = -1
                 self.now = at
-                return (self._fire(what),)
+                return (self._make_event(what),)
             self.now = at
             if type(what) is int:
                 self._change_capacity(what)
-                return (self._told.popleft(),)
+                return (self._events.popleft(),)
             return (what,)
         return None
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: Step, study: EngineView) -> None:
         """Carry a step's decisions out, once."""
         if step.number <= self._applied:
             return
@@ -160,126 +163,129 @@ class SimEngine:
         for decision in step.decisions:
             act = _ACT.get(type(decision))
             if act is not None:
-                act(self, decision)
+                act(self, decision, study)
 
     def close(self) -> None:
-        """Forget everything that runs."""
-        self._lives.clear()
+        """Forget all attempts."""
+        self._attempts.clear()
         self._heap.clear()
-        self._told.clear()
-        self._asking = None
+        self._events.clear()
+        self._deciding = None
 
     def expect(self, log: Sequence[Step]) -> None:
-        """Take the answers that a log already has, so that nobody is asked again."""
+        """Take the answers of a log that will be replayed, so that they are not computed again."""
         self._answers = {
-            _question(step.event): step.event
+            _request_key(step.event): step.event
             for step in log
             if isinstance(step.event, e.Forecasted | e.Proposed)
         }
 
-    def replay(self, step: Step) -> None:
-        """Live through a step of the log again."""
-        if not isinstance(step.event, _FOREIGN):
+    def replay(self, step: Step, study: EngineView) -> None:
+        """Simulate a step of the log again; raise LogError if the simulation differs."""
+        if not isinstance(step.event, _OUTSIDE):
             (event,) = self.wait() or (None,)
             if event != step.event:
                 raise LogError(
-                    f"entry {step.number} of the log is {step.event}, and the simulation gives "
-                    f"{event}: it was made from another trace, or with other costs."
+                    f"entry {step.number} of the log is {step.event}, but the simulation gives "
+                    f"{event}: the log was made from another trace, or with other costs."
                 )
-        self.apply(step)
+        self.apply(step, study)
 
-    # Time passing
+    # Time
 
-    def _fire(self, life: Life) -> e.AnyEvent:
-        """Tell what has become due for a life."""
-        outcome = life.outcome
-        if life.fails_at is not None and self.now >= life.fails_at:
-            return self._gone(life, e.Cause.FAILED, "simulated failure")
-        if life.phase == SAVING:
-            event = self._saved(life)
-            self._asking = life
+    def _make_event(self, attempt: SimulatedAttempt) -> e.AnyEvent:
+        """Return the event of an attempt that is due."""
+        outcome = attempt.outcome
+        if attempt.fails_at is not None and self.now >= attempt.fails_at:
+            return self._end(attempt, e.Cause.FAILED, "simulated failure")
+        if attempt.phase == SAVING:
+            event = self._saved(attempt)
+            self._deciding = attempt
             return event
         if type(outcome) is not Crash:
-            life.epoch += 1
-            life.state = outcome.state
-            life.last = outcome.last
-            life.phase = REPORTED
-            self._asking = life
-            plain = life.rate == 1.0
+            attempt.epoch += 1
+            attempt.state = outcome.state
+            attempt.last = outcome.last
+            attempt.phase = REPORTED
+            self._deciding = attempt
+            plain = attempt.rate == 1.0
             return e.Reported(
                 at=self.now,
-                attempt=life.id,
-                epoch=life.epoch,
+                attempt=attempt.id,
+                epoch=attempt.epoch,
                 metrics=outcome.metrics,
-                seconds=outcome.seconds if plain else self.now - life.began,
+                seconds=outcome.seconds if plain else self.now - attempt.began,
             )
         cause = e.Cause.FINISHED if outcome.over else e.Cause.FAILED
-        return self._gone(life, cause, outcome.note)
+        return self._end(attempt, cause, outcome.note)
 
-    def _proceed(self, life: Life) -> None:
-        """Go on after a report or a save, now that its consequences are known."""
-        if life.phase == GONE:
+    def _continue(self, attempt: SimulatedAttempt) -> None:
+        """Continue an attempt after its report or save, now that the decisions are known."""
+        if attempt.phase == ENDED:
             return
-        done = life.last or life.epoch >= life.goal
-        if life.phase == REPORTED:
+        done = attempt.last or attempt.epoch >= attempt.goal
+        if attempt.phase == REPORTED:
             every = self._cluster.save_every_s
-            due = every is not None and life.due(every, self.now)
-            if done or due or life.epoch in life.save_at:
+            is_due = every is not None and attempt.is_save_due(every, self.now)
+            if done or is_due or attempt.epoch in attempt.save_at:
                 if self._cluster.save_s > 0.0:
-                    life.phase = SAVING
-                    self._schedule(life, self._cluster.save_s)
+                    attempt.phase = SAVING
+                    self._schedule(attempt, self._cluster.save_s)
                 else:
-                    self._told.append(self._saved(life))
+                    self._events.append(self._saved(attempt))
                 return
         if done:
-            cause = e.Cause.FINISHED if life.last else e.Cause.GOAL
-            self._told.append(self._gone(life, cause))
+            cause = e.Cause.FINISHED if attempt.last else e.Cause.GOAL
+            self._events.append(self._end(attempt, cause))
         else:
-            self._train(life, 0.0)
+            self._train(attempt, 0.0)
 
-    def _train(self, life: Life, delay: float) -> None:
-        """Begin the next epoch, after what must come before it."""
-        setting = life.config if life.constant else setting_at(life.config, life.epoch)
-        outcome = self._workload.advance(life.state, setting)
-        life.outcome = outcome
-        life.phase = TRAINING
-        life.began = self.now + delay
-        # Starting is not sped up by more slots.
-        self._schedule(life, delay * max(life.rate, 1.0) + outcome.seconds)
+    def _train(self, attempt: SimulatedAttempt, delay: float) -> None:
+        """Begin the next epoch after a delay."""
+        setting = attempt.config if attempt.constant else setting_at(attempt.config, attempt.epoch)
+        outcome = self._workload.advance(attempt.state, setting)
+        attempt.outcome = outcome
+        attempt.phase = TRAINING
+        attempt.began = self.now + delay
+        # More slots do not speed up the start.
+        work = delay * max(attempt.rate, 1.0) if delay else 0.0
+        self._schedule(attempt, work + outcome.seconds)
 
-    def _schedule(self, life: Life, work: float) -> None:
-        life.work = work
-        life.since = now = self.now
-        due = now + (work if life.rate == 1.0 else work / life.rate)
-        if life.fails_at is not None and life.fails_at < due:
-            due = life.fails_at
-        life.ticket = number = self._numbers
+    def _schedule(self, attempt: SimulatedAttempt, work: float) -> None:
+        attempt.work = work
+        attempt.since = now = self.now
+        due = now + (work if attempt.rate == 1.0 else work / attempt.rate)
+        if attempt.fails_at is not None and attempt.fails_at < due:
+            due = attempt.fails_at
+        attempt.ticket = number = self._numbers
         self._numbers = number + 1
-        heappush(self._heap, (due, number, life))
+        heappush(self._heap, (due, number, attempt))
 
-    def _saved(self, life: Life) -> e.Saved:
-        life.phase = SAVED
-        life.saved_at = self.now
-        self._checkpoints[life.id, life.epoch] = life.state
+    def _saved(self, attempt: SimulatedAttempt) -> e.Saved:
+        attempt.phase = SAVED
+        attempt.saved_at = self.now
+        self._checkpoints[attempt.id, attempt.epoch] = attempt.state
         if self._cluster.fetch_s:
-            self._nodes[life.id] = self._cluster.node_of(life.slots[0])
-        return e.Saved(at=self.now, attempt=life.id, epoch=life.epoch, seconds=self._cluster.save_s)
+            self._nodes[attempt.id] = self._cluster.find_node(attempt.slots[0])
+        return e.Saved(
+            at=self.now, attempt=attempt.id, epoch=attempt.epoch, seconds=self._cluster.save_s
+        )
 
-    def _gone(self, life: Life, cause: e.Cause, note: str = "") -> e.Ended:
-        life.phase = GONE
-        life.ticket = -1
-        del self._lives[life.id]
-        if life.width < 1.0:
-            (slot,) = life.slots
-            self._residents[slot].remove(life)
-            self._repace(slot)
-        return e.Ended(at=self.now, attempt=life.id, cause=cause, note=note)
+    def _end(self, attempt: SimulatedAttempt, cause: e.Cause, note: str = "") -> e.Ended:
+        attempt.phase = ENDED
+        attempt.ticket = -1
+        del self._attempts[attempt.id]
+        if attempt.width < 1.0:
+            (slot,) = attempt.slots
+            self._sharing[slot].remove(attempt)
+            self._adjust_speed(slot)
+        return e.Ended(at=self.now, attempt=attempt.id, cause=cause, note=note)
 
-    def _tell(self) -> e.AnyEvent:
-        event = self._told.popleft()
-        # Whoever has saved goes on once the consequences are known.
+    def _pop_event(self) -> e.AnyEvent:
+        event = self._events.popleft()
+        # An attempt that saved continues once the decisions are known.
         if type(event) is e.Saved:
-            self._asking = self._lives.get(event.attempt)
+            self._deciding = self._attempts.get(event.attempt)
         return event
 
     def _push(self, at: float, what: object) -> None:
@@ -288,12 +294,9 @@ class SimEngine:
 
     # Decisions
 
-    def _open(self, decision: d.Open) -> None:
-        self._configs.append(decision.config)
-
-    def _launch(self, decision: d.Launch) -> None:
+    def _launch(self, decision: d.Launch, study: EngineView) -> None:
         cluster = self._cluster
-        config = self._configs[decision.trial]
+        config = study.config(decision.trial)
         if decision.source is None:
             state = self._workload.begin(config)
         else:
@@ -303,64 +306,68 @@ class SimEngine:
             delay = self._workload.setup_s(state) or 0.0
         if decision.source is not None:
             delay += cluster.restore_s
-            if self._nodes.get(decision.source, "") != cluster.node_of(decision.slots[0]):
+            if self._nodes.get(decision.source, "") != cluster.find_node(decision.slots[0]):
                 delay += cluster.fetch_s
-        life = Life(decision, config, state)
-        life.saved_at = self.now + delay  # what is not trained yet cannot be lost
-        life_s = cluster.faults.life_of(life.id)
-        life.fails_at = None if life_s is None else self.now + life_s
-        self._lives[life.id] = life
-        if life.width > 1.0:
-            life.rate = cluster.speed.of(life.width)
-        elif life.width < 1.0:
-            (slot,) = life.slots
-            self._residents.setdefault(slot, []).append(life)
-            self._repace(slot)
-        self._train(life, delay)
+        attempt = SimulatedAttempt(decision, config, state)
+        attempt.saved_at = self.now + delay  # before that there is nothing to save
+        fails_after = cluster.faults.draw_failure(attempt.id)
+        attempt.fails_at = None if fails_after is None else self.now + fails_after
+        self._attempts[attempt.id] = attempt
+        if attempt.width > 1.0:
+            attempt.rate = cluster.speed.of(attempt.width)
+        elif attempt.width < 1.0:
+            (slot,) = attempt.slots
+            self._sharing.setdefault(slot, []).append(attempt)
+            self._adjust_speed(slot)
+        self._train(attempt, delay)
 
-    def _amend(self, decision: d.Amend) -> None:
-        life = self._lives.get(decision.attempt)
-        if life is None or decision.version <= life.version:
+    def _amend(self, decision: d.Amend, study: EngineView) -> None:
+        attempt = self._attempts.get(decision.attempt)
+        if attempt is None or decision.version <= attempt.version:
             return
-        life.version = decision.version
-        life.goal = decision.goal
-        life.save_at = decision.save_at
-        life.follow(self._configs[decision.trial])
+        attempt.version = decision.version
+        attempt.goal = decision.goal
+        attempt.save_at = decision.save_at
+        config = study.config(decision.trial)
+        if config is attempt.config:
+            attempt.branches = None  # they depend on the goal
+        else:
+            attempt.follow(config)
         for epoch in decision.save_at:
-            at_its_end = life.epoch == epoch and life.phase in (REPORTED, SAVING, SAVED)
-            if epoch <= life.epoch and not at_its_end:
-                self._told.append(e.Missed(at=self.now, attempt=life.id, epoch=epoch))
+            at_its_end = attempt.epoch == epoch and attempt.phase in (REPORTED, SAVING, SAVED)
+            if epoch <= attempt.epoch and not at_its_end:
+                self._events.append(e.Missed(at=self.now, attempt=attempt.id, epoch=epoch))
 
-    def _halt(self, decision: d.Halt) -> None:
-        life = self._lives.get(decision.attempt)
-        if life is not None:
-            self._told.append(self._gone(life, e.Cause.HALTED))
+    def _halt(self, decision: d.Halt, study: EngineView) -> None:
+        attempt = self._attempts.get(decision.attempt)
+        if attempt is not None:
+            self._events.append(self._end(attempt, e.Cause.HALTED))
 
-    def _wake_at(self, decision: d.WakeAt) -> None:
+    def _wake_at(self, decision: d.WakeAt, study: EngineView) -> None:
         at = max(decision.at, self.now)
-        # The answer names the time that was asked for, late or not.
+        # The event has the requested time, late or not.
         self._push(at, e.Woke(at=decision.at, trial=decision.trial))
 
-    def _ask_forecast(self, decision: d.AskForecast) -> None:
+    def _ask_forecast(self, decision: d.AskForecast, study: EngineView) -> None:
         self._ask((decision.trial, decision.epoch), decision, self._cluster.forecast_s)
 
-    def _ask_proposal(self, decision: d.AskProposal) -> None:
-        question = ("proposal", decision.group, decision.number)
-        self._ask(question, decision, self._cluster.proposal_s)
+    def _ask_proposal(self, decision: d.AskProposal, study: EngineView) -> None:
+        request = ("proposal", decision.group, decision.number)
+        self._ask(request, decision, self._cluster.proposal_s)
 
-    def _ask(self, question: object, ask: d.AskForecast | d.AskProposal, cost: float) -> None:
+    def _ask(self, request: object, ask: d.AskForecast | d.AskProposal, cost: float) -> None:
         at = self.now + cost
-        answer = self._answers.get(question)
+        answer = self._answers.get(request)
         if answer is None:
-            if self._adviser is None:
-                raise LogError("this simulation was asked for advice and has no adviser.")
-            answer = replace(self._adviser.answer(ask)(), at=at)
+            if self._advisor is None:
+                raise LogError("this simulation has no advisor for forecasts and proposals.")
+            answer = replace(self._advisor.answer(ask)(), at=at)
         self._push(at, answer)
 
-    def _provide(self, decision: d.Provide) -> None:
+    def _provide(self, decision: d.Provide, study: EngineView) -> None:
         self._change_capacity(len(self._slots) + decision.slots)
 
-    def _retire(self, decision: d.Retire) -> None:
+    def _retire(self, decision: d.Retire, study: EngineView) -> None:
         self._slots = [slot for slot in self._slots if slot not in decision.slots]
 
     # Slots
@@ -370,38 +377,37 @@ class SimEngine:
         fresh = max(self._slots, default=-1) + 1
         more = range(fresh, fresh + count - len(self._slots))
         self._slots = [*self._slots[:count], *more]
-        self._told.append(self._capacity())
-        for life in list(self._lives.values()):
-            if not set(life.slots).isdisjoint(gone):
-                self._told.append(self._gone(life, e.Cause.LOST, "its slot is gone"))
+        self._events.append(self._capacity())
+        for attempt in list(self._attempts.values()):
+            if not set(attempt.slots).isdisjoint(gone):
+                self._events.append(self._end(attempt, e.Cause.LOST, "its slot is gone"))
 
     def _capacity(self) -> e.CapacityChanged:
-        nodes = tuple(filter(None, map(self._cluster.node_of, self._slots)))
+        nodes = tuple(filter(None, map(self._cluster.find_node, self._slots)))
         return e.CapacityChanged(at=self.now, slots=(*self._slots,), nodes=nodes)
 
-    def _repace(self, slot: SlotId) -> None:
-        """Let those who share a slot go at the speed that their number allows."""
-        residents = self._residents[slot]
-        rate = self._cluster.speed.shared(len(residents)) if residents else 1.0
-        for life in residents:
-            if life.rate != rate:
-                left = life.work - (self.now - life.since) * life.rate
-                life.rate = rate
-                if life.ticket >= 0:
-                    self._schedule(life, left)
+    def _adjust_speed(self, slot: SlotId) -> None:
+        """Set the speed of the attempts on a shared slot by their number."""
+        sharing = self._sharing[slot]
+        rate = self._cluster.speed.shared(len(sharing)) if sharing else 1.0
+        for attempt in sharing:
+            if attempt.rate != rate:
+                left = attempt.work - (self.now - attempt.since) * attempt.rate
+                attempt.rate = rate
+                if attempt.ticket >= 0:
+                    self._schedule(attempt, left)
 
 
-def _question(event: e.Forecasted | e.Proposed) -> object:
+def _request_key(event: e.Forecasted | e.Proposed) -> object:
     if isinstance(event, e.Forecasted):
         return event.trial, event.epoch
     return "proposal", event.group, event.number
 
 
-# What the world outside a simulation says: it stands in the log and comes from nowhere else.
-_FOREIGN = (e.Opened, e.Resumed, e.Commanded, e.Adopted, e.Recalled)
+# Events that a simulation does not produce: a replay takes them from the log.
+_OUTSIDE = (e.Opened, e.Resumed, e.Commanded, e.Adopted, e.Recalled)
 
-_ACT: dict[type, Callable[[SimEngine, Any], None]] = {
-    d.Open: SimEngine._open,
+_ACT: dict[type, Callable[[SimEngine, Any, EngineView], None]] = {
     d.Launch: SimEngine._launch,
     d.Amend: SimEngine._amend,
     d.Halt: SimEngine._halt,

@@ -1,16 +1,17 @@
-"""The oracle: a curve model that looks the future up, since a simulation has it.
+"""The oracle: a curve model that trains the simulated workload ahead and returns its true losses.
 
-Knows the workload. The bound for any forecaster, and no use outside the simulator. A run that ends
-early stays at its last loss; a loss that is no number is worse than any.
+Knows the workload. An upper bound for every curve model; works in simulations alone. A run that
+ends early stays at its last loss; a missing loss counts as the worst.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paceline.core.forecast_quantiles import LEVELS, Forecast
 from paceline.core.ports import Crash
-from paceline.core.values import LEVELS, NO_LOSS, Forecast, loss_of
-from paceline.plan.settings import key, setting_at
+from paceline.core.values import NO_LOSS, to_loss
+from paceline.plan.settings import config_key, setting_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from paceline.core.ports import History, Workload
     from paceline.core.values import Config
 
-# Worse than anything that is ever reported, and still a number.
+# Worse than every reported loss, and finite.
 _WORST = 1e300
 
 
 class Oracle:
-    """Says what will come."""
+    """Forecasts the true curve of a simulated trial."""
 
     others = 0
 
@@ -33,22 +34,22 @@ class Oracle:
         self._curves: dict[object, list[float]] = {}
 
     def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
-        return [self._foretell(history) for history in histories]
+        return [self._forecast(history) for history in histories]
 
-    def _foretell(self, history: History) -> Forecast:
+    def _forecast(self, history: History) -> Forecast:
         curve = self._curve(history.config, history.epochs)
         losses = (curve[min(epoch, len(curve)) - 1] for epoch in history.horizons)
         rows = tuple((min(loss, _WORST),) * len(LEVELS) for loss in losses)
         return Forecast(tuple(history.horizons), rows)
 
     def _curve(self, config: Config, epochs: int) -> list[float]:
-        name = key(config)
+        name = config_key(config)
         curve = self._curves.get(name)
         if curve is None:
-            curve = self._curves[name] = self._trained(config, epochs)
+            curve = self._curves[name] = self._train(config, epochs)
         return curve
 
-    def _trained(self, config: Config, epochs: int) -> list[float]:
+    def _train(self, config: Config, epochs: int) -> list[float]:
         workload = self._workload
         losses: list[float] = []
         state = workload.begin(config)
@@ -56,7 +57,7 @@ class Oracle:
             outcome = workload.advance(state, setting_at(config, epoch))
             if isinstance(outcome, Crash):
                 break
-            losses.append(loss_of(outcome.metrics.get(workload.metric), self._sign))
+            losses.append(to_loss(outcome.metrics.get(workload.metric), self._sign))
             state = outcome.state
             if outcome.last:
                 break

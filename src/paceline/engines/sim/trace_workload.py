@@ -1,7 +1,7 @@
-"""A recorded trace as a workload: training is looked up.
+"""A trace as a workload: training looks up recorded epochs.
 
-Knows what was recorded, and refuses settings that never were. Where trials share prefixes, the
-state is the set of runs that agree with all settings so far, and the first of them speaks.
+Raises SpecError for settings that were not recorded. Where trials share prefixes, the state is the
+set of runs that agree with all settings so far; the first of them gives the values.
 """
 
 from __future__ import annotations
@@ -10,44 +10,45 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from paceline.core.errors import SpecError
 from paceline.core.ports import Crash, Outcome
-from paceline.engines.sim.traces import Run
-from paceline.plan.settings import constant, key, setting_at
+from paceline.engines.sim.traces import TraceRun
+from paceline.plan.settings import config_key, is_constant, setting_at
 
 if TYPE_CHECKING:
     from paceline.core.values import Config
     from paceline.engines.sim.traces import Trace
 
 
-# The runs this could still be, and how many epochs of them are done. A plain tuple: one is made at
-# every epoch of every simulation.
-_At: TypeAlias = tuple[tuple[Run, ...], int]
+# The runs that agree so far, and the number of epochs done. A plain tuple: one is made for every
+# simulated epoch.
+_TraceState: TypeAlias = tuple[tuple[TraceRun, ...], int]
 
 
-class Recorded:
-    """Replays a trace's runs."""
+class TraceWorkload:
+    """Replays the runs of a trace."""
 
     def __init__(self, trace: Trace, *, share: bool = False) -> None:
         self.metric = trace.header.metric
         self._share = share
         self._all = tuple(trace.runs)
-        self._by_config = {key(run.config): run for run in trace.runs}
+        self._by_config = {config_key(run.config): run for run in trace.runs}
 
     def begin(self, config: Config) -> object:
         if self._share:
             return self._all, 0
-        run = self._by_config.get(key(config))
+        run = self._by_config.get(config_key(config))
         if run is None:
-            raise SpecError(f"the trace has no run with config {config}: it can only be replayed.")
+            raise SpecError(f"the trace has no run with config {config}: use configs of the trace.")
         return (run,), 0
 
     def setup_s(self, state: object) -> float | None:
-        runs, _ = cast("_At", state)
+        runs, _ = cast("_TraceState", state)
         return runs[0].setup_s
 
     def advance(self, state: object, setting: Config) -> Outcome | Crash:
-        runs, done = cast("_At", state)
+        position: _TraceState = state  # type: ignore[assignment]  # `cast` would cost time
+        runs, done = position
         if self._share:
-            runs = self._agreeing(runs, done, setting)
+            runs = self._select_runs(runs, done, setting)
         run = runs[0]
         if len(run.values) == done:
             return Crash(0.0, "", over=True)
@@ -59,14 +60,16 @@ class Recorded:
             done + 1 == len(run.values),
         )
 
-    def _agreeing(self, runs: tuple[Run, ...], done: int, setting: Config) -> tuple[Run, ...]:
-        wanted = key(setting)
-        alike = [run for run in runs if key(_setting(run.config, done)) == wanted]
+    def _select_runs(
+        self, runs: tuple[TraceRun, ...], done: int, setting: Config
+    ) -> tuple[TraceRun, ...]:
+        wanted = config_key(setting)
+        alike = [run for run in runs if config_key(_setting(run.config, done)) == wanted]
         if not alike:
-            raise SpecError(f"the trace never recorded epoch {done + 1} under {setting}.")
-        # Where all of them end here, so does whoever is like them.
+            raise SpecError(f"the trace has no run with {setting} in epoch {done + 1}.")
+        # If all of them end here, the trial ends, too.
         return tuple(run for run in alike if len(run.values) > done) or tuple(alike)
 
 
 def _setting(config: Config, epoch: int) -> Config:
-    return config if constant(config) else setting_at(config, epoch)
+    return config if is_constant(config) else setting_at(config, epoch)

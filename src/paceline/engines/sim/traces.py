@@ -1,7 +1,7 @@
 """Trace files: recorded curves and epoch times of many configs, read strictly and written back.
 
-Knows the format (`docs/trace-format.md`) and what can be wrong with a file. A complaint names the
-file, the line and the field.
+Knows the format (`docs/trace-format.md`) and its errors. An error names the file, the line and the
+field.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from paceline.core.errors import SpecError, TraceError
 from paceline.core.values import Config, Mode
-from paceline.plan.settings import canonical, key
+from paceline.plan.settings import canonicalize, config_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-class Header(Struct, frozen=True, kw_only=True):
+class TraceHeader(Struct, frozen=True, kw_only=True):
     """The first line of a trace."""
 
     paceline_trace: int
@@ -38,15 +38,15 @@ class Header(Struct, frozen=True, kw_only=True):
     unit: str = "epoch"
     source: str = ""
     license: str = ""
-    # A value that few runs reach: a fair goal for comparisons.
+    # A value that few runs reach: a good target for comparisons.
     target: float | None = None
-    # What saving a checkpoint and going on from one cost, where that was measured.
+    # The measured durations of saving and restoring a checkpoint.
     save_s: float | None = None
     restore_s: float | None = None
 
 
 class _Line(Struct, frozen=True):
-    """A further line, as it stands in the file."""
+    """A line after the first, as it is in the file."""
 
     id: int
     config: dict[str, Any]
@@ -56,13 +56,13 @@ class _Line(Struct, frozen=True):
     seed: int | None = None
 
 
-class Run(Struct, frozen=True):
+class TraceRun(Struct, frozen=True):
     """One recorded training run."""
 
     id: int
-    # Canonical, with the seed as one of its values where the trace gives one.
+    # Canonical; with the seed as one of its values if the trace has one.
     config: Config
-    # The metric after each epoch; NaN where it was not a number. Arrays: a trace may hold millions.
+    # The metric after each epoch; NaN if missing. Arrays: a trace may have millions of values.
     values: array[float]
     # The duration of each epoch.
     seconds: array[float]
@@ -72,35 +72,34 @@ class Run(Struct, frozen=True):
 class Trace(Struct, frozen=True):
     """A header and its runs."""
 
-    header: Header
-    runs: Sequence[Run]
+    header: TraceHeader
+    runs: Sequence[TraceRun]
 
 
 def read_trace(path: str | Path) -> Trace:
-    """Return the trace in this file, or say in one sentence what is wrong with it."""
+    """Return the trace in this file; raise TraceError if the file is invalid."""
     lines = enumerate(_lines(Path(path)), 1)
     header = _header(path, *next(lines, (1, b"")))
-    runs: list[Run] = []
+    runs: list[TraceRun] = []
     seen: dict[bytes, int] = {}
     for number, body in lines:
         if not body.strip():
             continue
         run = _run(path, number, body, header)
-        first = seen.setdefault(key(run.config), number)
+        first = seen.setdefault(config_key(run.config), number)
         if first != number:
-            raise TraceError(f"{path}:{number}: config and seed are those of line {first} again.")
+            raise TraceError(f"{path}:{number}: config and seed are the same as in line {first}.")
         runs.append(run)
     if not runs:
-        raise TraceError(f"{path}: the trace has a header and no runs: nothing can be simulated.")
+        raise TraceError(f"{path}: the trace has a header but no runs: add a line for each run.")
     if all(math.isnan(value) for run in runs for value in run.values):
         raise TraceError(
-            f"{path}: no run has a number in `values`: nothing can be simulated, every value is "
-            "null."
+            f"{path}: every value in `values` is null: a trace needs at least one number."
         )
     return Trace(header, runs)
 
 
-def write_trace(path: str | Path, header: Header, runs: Iterable[Run]) -> None:
+def write_trace(path: str | Path, header: TraceHeader, runs: Iterable[TraceRun]) -> None:
     """Write a trace; the same runs always give the same bytes."""
     encoder = msgspec.json.Encoder()
     lines = [encoder.encode(header)]
@@ -124,7 +123,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         raw = path.read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     except FileNotFoundError:
-        raise TraceError(f"{path}: there is no such file.") from None
+        raise TraceError(f"{path}: the file does not exist.") from None
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}.") from None
     except (EOFError, zlib.error):
@@ -144,10 +143,10 @@ def _decode(path: str | Path, number: int, body: bytes, kind: type) -> Any:  # n
         raise TraceError(f"{path}:{number}: not a JSON object: {error}.") from None
 
 
-def _header(path: str | Path, number: int, body: bytes) -> Header:
+def _header(path: str | Path, number: int, body: bytes) -> TraceHeader:
     if not body.strip():
         raise TraceError(f"{path}: the file is empty: a trace starts with a header line.")
-    header: Header = _decode(path, number, body, Header)
+    header: TraceHeader = _decode(path, number, body, TraceHeader)
     if header.paceline_trace > VERSION:
         raise TraceError(
             f"{path}:{number}: field paceline_trace: format {header.paceline_trace} is newer than "
@@ -155,16 +154,17 @@ def _header(path: str | Path, number: int, body: bytes) -> Header:
         )
     if header.max_epochs < 1:
         raise TraceError(
-            f"{path}:{number}: field max_epochs: {header.max_epochs} epochs are none: 1 or more."
+            f"{path}:{number}: field max_epochs: {header.max_epochs} is invalid: "
+            "must be at least 1."
         )
     for field in ("save_s", "restore_s"):
         cost = getattr(header, field)
         if cost is not None and not (cost >= 0 and math.isfinite(cost)):
-            raise TraceError(f"{path}:{number}: field {field}: {cost} is no duration.")
+            raise TraceError(f"{path}:{number}: field {field}: {cost} is not a duration.")
     return header
 
 
-def _run(path: str | Path, number: int, body: bytes, header: Header) -> Run:
+def _run(path: str | Path, number: int, body: bytes, header: TraceHeader) -> TraceRun:
     line: _Line = _decode(path, number, body, _Line)
 
     def bad(field: str, what: str) -> TraceError:
@@ -181,13 +181,13 @@ def _run(path: str | Path, number: int, body: bytes, header: Header) -> Run:
     if any(not (s >= 0 and math.isfinite(s)) for s in seconds):
         raise bad("seconds", "a duration is negative or not finite")
     if line.setup_s is not None and not (line.setup_s >= 0 and math.isfinite(line.setup_s)):
-        raise bad("setup_s", f"{line.setup_s} is no duration")
+        raise bad("setup_s", f"{line.setup_s} is not a duration")
     config = dict(line.config)
     if line.seed is not None and config.setdefault("seed", line.seed) != line.seed:
         raise bad("seed", f"{line.seed} is not the config's own seed {config['seed']}")
     try:
-        settled = canonical(config)
+        settled = canonicalize(config)
     except SpecError as error:
         raise bad("config", str(error).rstrip(".")) from None
     values = array("d", [math.nan if value is None else value for value in line.values])
-    return Run(line.id, settled, values, array("d", seconds), line.setup_s)
+    return TraceRun(line.id, settled, values, array("d", seconds), line.setup_s)

@@ -1,11 +1,13 @@
-"""Samplers of Optuna: TPE, Gaussian processes, CMA-ES, quasi-random points, or one of your own.
+"""Generators on Optuna's samplers: TPE, Gaussian process, CMA-ES, quasi-random, or any sampler.
 
-Knows how a study's log becomes questions to a sampler. Never looks at the live study: what it needs
-is handed over as plain values, in the log's order, so that a sampler may think beside the loop.
+Rule: before each proposal the sampler sees every trial with its newest value (`observations`), and
+then suggests the parameters. TPE: Bergstra et al., NeurIPS 2011; CMA-ES: Hansen and Ostermeier,
+2001. Different from Optuna: a trial has a value from its first report on, as in BOHB (Falkner et
+al., ICML 2018), and every proposal has a seed of its own.
 
-A proposal depends on the log up to the question for it, the study's seed and its number, and on
-nothing else: not on how long a sampler thought, nor on what came in meanwhile. So a study that was
-cut and is resumed gets the same proposals as one that was not.
+Never reads the live study: entries are queued as plain values, in the order of the log, so that a
+sampler may run in another thread. A proposal depends only on the log up to its request, the study's
+seed and its number, so a resumed study gets the same proposals as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -21,15 +23,16 @@ import optuna
 from optuna.samplers import BaseSampler, GPSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.trial import FixedTrial
 
+from paceline.core.base_part import BasePart
 from paceline.core.decisions import AskProposal, Cut, Entry, Go, Open
-from paceline.core.errors import SpecError, unknown
+from paceline.core.errors import SpecError, make_unknown_error
 from paceline.core.events import Proposed, Recalled
 from paceline.core.rng import stream
-from paceline.core.space import CHOICES, Dimension, Space, multiples
-from paceline.core.values import loss_of
-from paceline.generators.initial import First
-from paceline.generators.optuna.observations import Evidence
-from paceline.generators.optuna.study_mirror import Retold
+from paceline.core.space import CHOICES, Dimension, Space, find_multiples
+from paceline.core.values import to_loss
+from paceline.generators.initial import InitialConfigs
+from paceline.generators.optuna.observations import Observations
+from paceline.generators.optuna.study_mirror import StudyMirror
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -41,22 +44,22 @@ if TYPE_CHECKING:
 
 
 _NAMES = {"tpe": "TPESampler", "gp": "GPSampler", "cmaes": "CmaEsSampler", "qmc": "QMCSampler"}
-# Packages that a sampler imports when it is used, and that Optuna does not bring.
+# Packages that a sampler imports on use and that Optuna does not install.
 _NEEDS = {"GPSampler": ("torch", "scipy"), "CmaEsSampler": ("cmaes",), "QMCSampler": ("scipy",)}
-# What they would say for every choice in a space.
+# Samplers that warn about every categorical dimension of a space.
 _SILENT = {"CmaEsSampler", "GPSampler", "QMCSampler"}
-# Samplers that keep nothing in the study they are asked about: what the log has need not be worked
-# out again. Any other is asked again on resume, so that its own memory comes back.
-_FORGETFUL = (TPESampler, GPSampler, RandomSampler)
+# Samplers that store nothing in their study: on resume, proposals are read from the log. Any other
+# sampler is asked again, so that its memory is rebuilt.
+_STATELESS = (TPESampler, GPSampler, RandomSampler)
 
 
-class Source:
-    """Where the sampler of each proposal comes from.
+class SamplerFactory:
+    """Makes the sampler for each proposal.
 
-    One of Optuna's own is made anew for every proposal, with a seed for that number: whoever draws
-    it, and when, it draws the same. Optuna's samplers keep what they must remember in their study.
-    Any other class is made once, since it may remember in itself, and so is an object used that was
-    given in place of a name.
+    A sampler of Optuna's own is made anew for every proposal, with a seed for that number, so that
+    a proposal does not depend on when it is drawn: these samplers keep their memory in the study.
+    Any other class is made once, since it may keep memory in itself. A sampler object is used as it
+    is.
     """
 
     def __init__(
@@ -65,82 +68,85 @@ class Source:
         self._only: BaseSampler | None = None
         if isinstance(sampler, BaseSampler):
             if startup is not None or options:
-                raise SpecError("a sampler that is an object has its options: give no others.")
+                raise SpecError(
+                    "startup and options are for samplers given by name: set them on the sampler "
+                    "object itself."
+                )
             self._class, self._options = type(sampler), options
             self._only = sampler
-            self._anew = False
+            self._is_rebuilt = False
         else:
-            self._class = _sampler_class(sampler)
-            self._options = _settled(sampler, self._class, startup, options)
-            self._anew = self._class.__module__.startswith("optuna.")
+            self._class = _find_sampler_class(sampler)
+            self._options = _check_options(sampler, self._class, startup, options)
+            self._is_rebuilt = self._class.__module__.startswith("optuna.")
             try:
-                self._made(0, 0)
+                self._build(0, 0)
             except (TypeError, ValueError) as error:
-                raise SpecError(f"sampler {sampler!r} cannot be made: {error}") from None
-        # Whether a proposal that is known may be taken as it is, without asking.
-        self.forgetful = self._anew and issubclass(self._class, _FORGETFUL)
+                raise SpecError(f"sampler {sampler!r} cannot be created: {error}") from None
+        # Whether a proposal in the log may be used without asking the sampler again.
+        self.is_stateless = self._is_rebuilt and issubclass(self._class, _STATELESS)
 
-    def sampler(self, seed: int, number: int) -> BaseSampler:
+    def make_sampler(self, seed: int, number: int) -> BaseSampler:
         """Return the sampler for one proposal of a study with this seed."""
         if self._only is not None:
             return self._only
-        made = self._made(seed, number if self._anew else 0)
-        if not self._anew:
+        made = self._build(seed, number if self._is_rebuilt else 0)
+        if not self._is_rebuilt:
             self._only = made
         return made
 
-    def _made(self, seed: int, number: int) -> BaseSampler:
+    def _build(self, seed: int, number: int) -> BaseSampler:
         options = dict(self._options)
-        own = _whole(stream(seed, "optuna", number))
+        own = _draw_seed(stream(seed, "optuna", number))
         if issubclass(self._class, QMCSampler):
-            # All points are of one sequence; what is not in it is drawn for each.
+            # All points are of one sequence; dimensions outside of it are drawn for each.
             options.setdefault("scramble", True)
             options["independent_sampler"] = RandomSampler(seed=own)
-            own = _whole(stream(seed, "optuna"))
+            own = _draw_seed(stream(seed, "optuna"))
         parameters = inspect.signature(self._class).parameters
         if "seed" in parameters:
             options["seed"] = own
         if self._class.__name__ in _SILENT and "warn_independent_sampling" in parameters:
             options.setdefault("warn_independent_sampling", False)
         with warnings.catch_warnings():
-            # Of arguments that may change: whoever gives them has read of it.
+            # Optuna warns of experimental arguments; the user chose them.
             warnings.simplefilter("ignore")
             return self._class(**options)
 
 
-def suggested(trial: BaseTrial, dimension: Dimension) -> Value:
-    """Let the sampler choose a value: a choice by the number of its option, q by its multiple."""
+def suggest_value(trial: BaseTrial, dimension: Dimension) -> Value:
+    """Let the sampler choose a value: a choice by its index, `quniform` by its multiple."""
     name, kind, arguments = dimension.name, dimension.kind, dimension.arguments
     if kind in CHOICES:
         return arguments[trial.suggest_categorical(name, list(range(len(arguments))))]
     low, high = arguments[:2]
     if kind == "quniform":
-        least, most = multiples(*arguments)
+        least, most = find_multiples(*arguments)
         return arguments[2] * int(trial.suggest_int(name, least, most))
     if kind in ("randint", "lograndint"):
         return int(trial.suggest_int(name, low, high - 1, log=kind == "lograndint"))
     return float(trial.suggest_float(name, low, high, log=kind == "loguniform"))
 
 
-def param(dimension: Dimension, value: Value) -> Value:
-    """Return what the sampler would have chosen for a dimension to have this value."""
+def encode_param(dimension: Dimension, value: Value) -> Value:
+    """Return the parameter for which `suggest_value` gives this value."""
     if dimension.kind == "quniform":
         return round(value / dimension.arguments[2])
     return float(value) if dimension.kind in ("uniform", "loguniform") else value
 
 
-def _whole(rng: Stream) -> int:
-    """Return a seed as numpy takes them."""
+def _draw_seed(rng: Stream) -> int:
+    """Return a seed in numpy's range."""
     return int(rng.random() * 2**32)
 
 
-def _sampler_class(name: str) -> type[BaseSampler]:
+def _find_sampler_class(name: str) -> type[BaseSampler]:
     module, colon, attribute = name.partition(":")
     if not colon:
         classes = {each for each in optuna.samplers.__all__ if each.endswith("Sampler")}
         known = {*_NAMES, *classes - {"BaseSampler", "BaseGASampler"}}
         if name not in known:
-            raise unknown("sampler", name, known)
+            raise make_unknown_error("sampler", name, known)
         module, attribute = "optuna.samplers", _NAMES.get(name, name)
     try:
         found = getattr(import_module(module), attribute)
@@ -149,7 +155,9 @@ def _sampler_class(name: str) -> type[BaseSampler]:
     except AttributeError:
         raise SpecError(f"sampler {name!r}: {module!r} has no {attribute!r}.") from None
     if not (isinstance(found, type) and issubclass(found, BaseSampler)):
-        raise SpecError(f"sampler {name!r} is none: give a subclass of optuna's BaseSampler.")
+        raise SpecError(
+            f"sampler {name!r} is not an Optuna sampler: give a subclass of BaseSampler."
+        )
     for package in _NEEDS.get(found.__name__, ()):
         if find_spec(package) is None:
             raise SpecError(
@@ -159,185 +167,189 @@ def _sampler_class(name: str) -> type[BaseSampler]:
     return found
 
 
-def _settled(
+def _check_options(
     name: str, made: type[BaseSampler], startup: int | None, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the sampler's arguments, each of which it takes."""
+    """Return the sampler's arguments, after checking that it accepts each of them."""
     parameters = inspect.signature(made).parameters.values()
     known = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
     if startup is not None:
         if startup < 1:
-            raise SpecError(f"startup={startup} cannot be meant: give 1 or more.")
+            raise SpecError(f"startup={startup} is invalid: must be at least 1.")
         if "n_startup_trials" not in known:
-            raise SpecError(f"sampler {name!r} has no startup: leave it out.")
+            raise SpecError(f"sampler {name!r} has no startup phase: leave startup out.")
         options = {**options, "n_startup_trials": startup}
     for option in options:
         if option == "seed":
-            raise SpecError(f"sampler {name!r}: its seed is the study's, so it takes no other.")
+            raise SpecError(f"sampler {name!r} uses the study's seed: set seed=… of the study.")
         if option not in known and len(known) == len(parameters):
-            raise unknown(f"option of sampler {name!r}:", option, set(known) - {"seed"})
+            raise make_unknown_error(f"option of sampler {name!r}:", option, set(known) - {"seed"})
     return options
 
 
-# Trials are compared at an epoch that so many have reached, or one more than there are dimensions.
-LEAST = 10
+# Trials are compared at an epoch reached by at least this many, or by one more than the space has
+# dimensions.
+MIN_REACHED = 10
 
 
-class Sampled:
-    """Proposes what a sampler says that has learned from everything reported so far.
+class SamplerGenerator(BasePart):
+    """Proposes the configs of a sampler that learns from everything reported so far.
 
-    `first` are configs to be tried before any other; what one of them leaves out is sampled.
-    `startup` is how many trials must have something to tell before the sampler models them, and
-    `options` are other arguments of the sampler.
+    `first` holds configs to try before any other; dimensions they leave out are sampled. `startup`
+    is the number of trials with a value before the sampler builds a model, and `options` are other
+    arguments of the sampler.
     """
 
+    from_study = ("space",)
     pure = False
     sampler: str | BaseSampler
 
     def __init__(
         self,
         *,
-        space: dict[str, Any],
+        space: dict[str, Any] | None = None,
         first: list[dict[str, Any]] | None = None,
         startup: int | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        self._space = Space(space)
+        self._space = Space(space or {})
         self._dimensions = {each.name: each for each in self._space.dimensions}
-        self._first = [self._params(values) for values in First(self._space, first).values]
-        self._source = Source(self.sampler, startup, options or {})
-        self._evidence = Evidence(least=max(LEAST, len(self._dimensions) + 1))
-        self._study = Retold()
-        # What has happened since the last question, from the loop's thread to the sampler's: whom
-        # to tell, and what.
-        self._news: deque[tuple[Any, ...]] = deque()
-        # Answers that the log has and that were not worked out here.
+        self._first = [
+            self._encode_params(values) for values in InitialConfigs(self._space, first).values
+        ]
+        self._factory = SamplerFactory(self.sampler, startup, options or {})
+        self._observations = Observations(max(MIN_REACHED, len(self._dimensions) + 1))
+        self._mirror = StudyMirror()
+        # Calls since the last request, from the loop's thread to the sampler's.
+        self._calls: deque[tuple[Any, ...]] = deque()
+        # Answers that are in the log and were not computed here.
         self._answers: dict[int, Config] = {}
         self._configs: list[Config] = []
         self._seed = 0
 
     def see(self, entry: Entry, study: StudyView) -> None:
-        """Hand over what the entry tells. The loop's thread: it only puts it into a queue."""
+        """Queue the entry for the sampler's thread; called in the loop's thread."""
         if study.closed:
-            return  # nobody will ask again
-        tell, evidence = self._news.append, self._evidence
+            return  # no further proposal will be requested
+        call, observations = self._calls.append, self._observations
         for trial in study.delivered:
-            tell((evidence.reported, trial.id, trial.loss, trial.epoch < trial.goal))
+            call((observations.add_report, trial.id, trial.loss, trial.epoch < trial.goal))
         for trial in study.departed:
-            tell((evidence.ended, trial.id, trial.status))
+            call((observations.end_trial, trial.id, trial.status))
         match entry:
             case AskProposal(number=number):
-                tell((self._asked, number))
+                call((self._handle_request, number))
             case Proposed(number=number, config=dict() as config):
                 self._answers[number] = config
-                tell((self._answered, number))
+                call((self._handle_answer, number))
             case Recalled(config=config, values=values, finished=finished):
-                losses = [loss_of(value, study.spec.sign) for value in values]
-                tell((self._recalled, config, losses, finished))
+                losses = [to_loss(value, study.spec.sign) for value in values]
+                call((self._add_prior, config, losses, finished))
             case Open(trial=opened, source=None):
-                tell((evidence.opened, opened))
+                call((observations.open_trial, opened))
             case Go(trial=moved):
-                tell((evidence.moved, moved, True))
+                call((observations.set_training, moved, True))
             case Cut(trial=moved):
-                tell((evidence.moved, moved, False))
+                call((observations.set_training, moved, False))
 
     def propose(self, number: int, study: StudyView) -> Config | None:
-        """Return the config of this number, as of the question for it. The sampler's thread."""
+        """Return the config of this number, as of its request; called in the sampler's thread."""
         self._seed = study.spec.seed
-        news, configs = self._news, self._configs
-        while number >= len(configs) and not self._study.over:
-            what, *about = news.popleft() if news else (self._ask, len(configs))
-            what(*about)
+        calls, configs = self._calls, self._configs
+        while number >= len(configs) and not self._mirror.is_exhausted:
+            function, *arguments = calls.popleft() if calls else (self._add_config, len(configs))
+            function(*arguments)
         return configs[number] if number < len(configs) else None
 
-    def _recalled(self, config: Config, losses: list[float], finished: bool) -> None:
-        if not self._configs:  # later its number would be a proposal's
-            self._study.add(*self._described(config))
-            self._evidence.recalled(losses, finished)
+    def _add_prior(self, config: Config, losses: list[float], finished: bool) -> None:
+        if not self._configs:  # later its number would be that of a proposal
+            self._mirror.add_running(*self._describe(config))
+            self._observations.add_prior(losses, finished)
 
-    def _asked(self, number: int) -> None:
-        self._evidence.asked(number)
+    def _handle_request(self, number: int) -> None:
+        self._observations.expect_answer(number)
         if number == len(self._configs):
-            self._ask(number)
+            self._add_config(number)
 
-    def _answered(self, number: int) -> None:
+    def _handle_answer(self, number: int) -> None:
         self._answers.pop(number, None)
-        self._evidence.answered(number)
+        self._observations.accept_answer(number)
 
-    def _ask(self, number: int) -> None:
-        answer, evidence = self._answers.get(number), self._evidence
-        if answer is not None and self._source.forgetful:
-            self._study.add(*self._described(answer))
+    def _add_config(self, number: int) -> None:
+        answer, observations = self._answers.get(number), self._observations
+        if answer is not None and self._factory.is_stateless:
+            self._mirror.add_running(*self._describe(answer))
             config = answer
         else:
             try:
-                config = self._drawn(number)
+                config = self._draw(number)
             except BaseException:
-                self._study.stop()  # what it knows now is half of something
+                self._mirror.stop()  # the sampler's memory may be incomplete now
                 raise
-            if self._study.over:
+            if self._mirror.is_exhausted:
                 return
             if answer is not None and answer != config:
-                # It draws otherwise than it did. What was trained is what it shall learn from.
-                self._study.correct(number + evidence.before, *self._described(answer))
+                # The sampler draws another config than before the resume; it must learn from the
+                # config that was trained.
+                self._mirror.correct(number + observations.prior_count, *self._describe(answer))
                 config = answer
         self._configs.append(config)
-        evidence.proposed()
+        observations.add_proposal()
 
-    def _drawn(self, number: int) -> Config:
-        evidence, study = self._evidence, self._study
-        sampler = self._source.sampler(self._seed, number)
-        study.retell(sampler, evidence.values(), evidence.gone())
-        if study.over:
+    def _draw(self, number: int) -> Config:
+        observations, mirror = self._observations, self._mirror
+        sampler = self._factory.make_sampler(self._seed, number)
+        mirror.update(sampler, observations.compute_values(), observations.take_ended())
+        if mirror.is_exhausted:
             return {}
-        trial = study.begin(self._first[number] if number < len(self._first) else {})
-        return self._space.fill(lambda dimension: suggested(trial, dimension))
+        trial = mirror.ask_with(self._first[number] if number < len(self._first) else {})
+        return self._space.fill(lambda dimension: suggest_value(trial, dimension))
 
-    def _params(self, values: dict[str, Value]) -> dict[str, Value]:
-        return {name: param(self._dimensions[name], value) for name, value in values.items()}
+    def _encode_params(self, values: dict[str, Value]) -> dict[str, Value]:
+        return {name: encode_param(self._dimensions[name], value) for name, value in values.items()}
 
-    def _described(self, config: Config) -> tuple[dict[str, Value], dict[str, BaseDistribution]]:
-        """Return a config as Optuna would have it: parameters, and what they were drawn from."""
-        trial = FixedTrial(self._params(self._space.read(config)))
-        self._space.fill(lambda dimension: suggested(trial, dimension))
+    def _describe(self, config: Config) -> tuple[dict[str, Value], dict[str, BaseDistribution]]:
+        """Return a config as Optuna stores it: parameters and their distributions."""
+        trial = FixedTrial(self._encode_params(self._space.read(config)))
+        self._space.fill(lambda dimension: suggest_value(trial, dimension))
         return trial.params, trial.distributions
 
 
-class Tpe(Sampled):
-    """Tree-structured Parzen estimator: densities of the good and of the others."""
+class Tpe(SamplerGenerator):
+    """Tree-structured Parzen estimator: compares the density of good trials with the others'."""
 
     sampler = "tpe"
 
 
-class Gp(Sampled):
-    """Gaussian process: a smooth model of the loss. For few, costly trials."""
+class Gp(SamplerGenerator):
+    """Gaussian process: a smooth model of the loss, for few, expensive trials."""
 
     sampler = "gp"
 
 
-class Cmaes(Sampled):
-    """Covariance matrix adaptation: a cloud that moves. For numbers; choices are drawn by lot."""
+class Cmaes(SamplerGenerator):
+    """Covariance matrix adaptation (CMA-ES), for numbers; choices are drawn at random."""
 
     sampler = "cmaes"
 
 
-class Qmc(Sampled):
-    """Quasi-random points of a scrambled sequence. Learns nothing."""
+class Qmc(SamplerGenerator):
+    """Quasi-random points of a scrambled Sobol sequence; does not learn."""
 
     sampler = "qmc"
 
 
-class Optuna(Sampled):
+class Optuna(SamplerGenerator):
     """Any sampler: the name of one of Optuna's, or `package.module:Class`.
 
-    `given` says that it was an object, which no log can hold: then its class's name stands for it,
-    and whoever goes on with the study gives the object again.
+    `given` means that the sampler was passed as an object. The log then holds only its class name,
+    and the object must be passed again to continue the study.
     """
 
     def __init__(
         self,
         *,
-        space: dict[str, Any],
+        space: dict[str, Any] | None = None,
         sampler: Any = "tpe",  # noqa: ANN401 - a name, or a sampler itself
         given: bool = False,
         first: list[dict[str, Any]] | None = None,
@@ -345,9 +357,9 @@ class Optuna(Sampled):
         options: dict[str, Any] | None = None,
     ) -> None:
         if not isinstance(sampler, str | BaseSampler):
-            raise SpecError(f"sampler={sampler!r} is none: give a name, or a sampler of Optuna's.")
+            raise SpecError(f"sampler={sampler!r} is invalid: must be a name or an Optuna sampler.")
         self._missing = given and isinstance(sampler, str)
-        # One whose object is missing can be looked at and replayed, but not asked.
+        # Without its object a sampler can be shown and replayed, but not asked.
         self.sampler = "RandomSampler" if self._missing else sampler
         self._name = sampler
         super().__init__(space=space, first=first, startup=startup, options=options)
@@ -355,7 +367,7 @@ class Optuna(Sampled):
     def propose(self, number: int, study: StudyView) -> Config | None:
         if self._missing:
             raise SpecError(
-                f"this study's sampler was an object of {self._name}, which no log can hold: go on "
-                "with the call that began it, generator=… and all."
+                f"this study's sampler was an object of {self._name}, which the log cannot hold: "
+                "continue it with the call that started it, with generator=…."
             )
         return super().propose(number, study)

@@ -1,7 +1,8 @@
-"""Optuna's study, in which what a trial has come to may be told again and again.
+"""An Optuna study whose trials may get a new value before every question to the sampler.
 
-Knows Optuna's ask and its memory. To Optuna a trial has a value when it is finished; here it has
-one as soon as it has reported, and another when it has trained on. Knows no log and no space.
+Knows Optuna's public storage and study interface. In Optuna a trial gets its value once, when it
+finishes; here it has a value from its first report on, and another one after further training. Does
+not know the log or the space.
 """
 
 from __future__ import annotations
@@ -27,20 +28,23 @@ if TYPE_CHECKING:
 _NAME = "paceline"
 
 
-class _Memory(InMemoryStorage):
-    """Optuna's own memory, seen through what was told last.
+class _MirrorStorage(InMemoryStorage):
+    """Optuna's in-memory storage that shows each trial with its newest value.
 
-    Below, every trial runs for ever, so that it may still be written to.
+    In the storage below every trial stays RUNNING, because Optuna refuses to write to a finished
+    one.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: list[FrozenTrial] = []
+        self._shown: list[FrozenTrial] = []
+        # By number, what was trained where that is not what the sampler drew.
+        self._corrections: dict[int, tuple[dict[str, Any], dict[str, BaseDistribution]]] = {}
 
-    def tell(self, study: int, values: Sequence[float | None]) -> None:
-        """Say what each of all trials has come to."""
-        self._told = [copy.copy(trial) for trial in super().get_all_trials(study, deepcopy=False)]
-        for trial, value in zip(self._told, values, strict=True):
+    def set_values(self, study_id: int, values: Sequence[float | None]) -> None:
+        """Show every trial with its value: None is still running, NaN is failed."""
+        self._shown = [copy.copy(trial) for trial in self._list_below(study_id)]
+        for trial, value in zip(self._shown, values, strict=True):
             if value is None:
                 continue
             if math.isnan(value):
@@ -49,20 +53,27 @@ class _Memory(InMemoryStorage):
                 trial.state, trial.value = TrialState.COMPLETE, value
 
     def correct(
-        self,
-        number: int,
-        study: int,
-        params: dict[str, Any],
-        distributions: dict[str, BaseDistribution],
+        self, number: int, params: dict[str, Any], distributions: dict[str, BaseDistribution]
     ) -> None:
-        """Say what was in truth trained under this number."""
-        trial = copy.copy(self.below(study, number))
-        trial.params, trial.distributions = params, distributions
-        self._set_trial(trial._trial_id, trial)
+        """Replace the parameters of a trial by those it was trained with."""
+        self._corrections[number] = params, distributions
 
-    def below(self, study: int, number: int) -> FrozenTrial:
-        """Return a trial as it may be written to."""
-        return self.get_trial(self.get_trial_id_from_study_id_trial_number(study, number))
+    def _list_below(self, study_id: int) -> list[FrozenTrial]:
+        trials = super().get_all_trials(study_id, deepcopy=False)
+        for number in self._corrections:
+            trials[number] = self._apply_correction(trials[number])
+        return trials
+
+    def _apply_correction(self, trial: FrozenTrial) -> FrozenTrial:
+        if trial.number not in self._corrections:
+            return trial
+        corrected = copy.copy(trial)
+        corrected.params, corrected.distributions = self._corrections[trial.number]
+        return corrected
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """Return a trial as it may be written to, with the parameters it was trained with."""
+        return self._apply_correction(super().get_trial(trial_id))
 
     def get_all_trials(
         self,
@@ -70,67 +81,71 @@ class _Memory(InMemoryStorage):
         deepcopy: bool = True,
         states: Container[TrialState] | None = None,
     ) -> list[FrozenTrial]:
-        """Return the trials as they were told last, and new ones as they are."""
-        trials = super().get_all_trials(study_id, deepcopy=False)
-        trials[: len(self._told)] = self._told
+        """Return the trials with their newest values, and newer trials as they are."""
+        trials = self._list_below(study_id)
+        trials[: len(self._shown)] = self._shown
         if states is not None:
             trials = [trial for trial in trials if trial.state in states]
         return copy.deepcopy(trials) if deepcopy else trials
 
     def get_best_trial(self, study_id: int) -> FrozenTrial:
-        """Return the trial with the lowest value told."""
+        """Return the completed trial with the lowest value."""
         trials = self.get_all_trials(study_id, states=(TrialState.COMPLETE,))
         if not trials:
             raise ValueError("No trials are completed yet.")
         return min(trials, key=lambda trial: (trial.value, trial.number))
 
 
-class Retold(Study):
-    """A study that is asked, and told anew before each question."""
+class StudyMirror(Study):
+    """The study that a sampler sees: all values are set anew before each proposal."""
 
     def __init__(self) -> None:
-        self._memory = _Memory()
+        self._mirror = _MirrorStorage()
         verbosity = optuna_logging.get_verbosity()
-        optuna_logging.set_verbosity(optuna_logging.WARNING)  # it tells everybody of a new study
-        self._memory.create_new_study([StudyDirection.MINIMIZE], _NAME)
+        optuna_logging.set_verbosity(optuna_logging.WARNING)  # Optuna logs every new study
+        self._mirror_id = self._mirror.create_new_study([StudyDirection.MINIMIZE], _NAME)
         optuna_logging.set_verbosity(verbosity)
-        super().__init__(_NAME, self._memory, pruner=NopPruner())
-        # The sampler has said that there is nothing more to try.
-        self.over = False
+        super().__init__(_NAME, self._mirror, pruner=NopPruner())
+        # Whether the sampler has nothing left to try.
+        self.is_exhausted = False
 
     def stop(self) -> None:
-        """Be called by a sampler that has no more."""
-        self.over = True
+        """Note that the sampler has no more proposals; samplers call this."""
+        self.is_exhausted = True
 
-    def retell(
-        self, sampler: BaseSampler, values: Sequence[float | None], gone: Sequence[int]
+    def update(
+        self, sampler: BaseSampler, values: Sequence[float | None], ended: Sequence[int]
     ) -> None:
-        """Let a sampler know what all trials have come to, and which have ended since last time."""
+        """Show a sampler all values, and tell it which trials have ended since the last update."""
         self.sampler = sampler
-        self._memory.tell(self._study_id, values)
-        for number in gone:
+        self._mirror.set_values(self._mirror_id, values)
+        for number in ended:
             value = values[number]
-            trial = self._memory.below(self._study_id, number)
+            trial_id = self._mirror.get_trial_id_from_study_id_trial_number(self._mirror_id, number)
+            trial = self._mirror.get_trial(trial_id)
             if value is None or math.isnan(value):
                 sampler.after_trial(self, trial, TrialState.FAIL, None)
             else:
                 sampler.after_trial(self, trial, TrialState.COMPLETE, [value])
-        if gone:  # a sampler may have written to them
-            self._memory.tell(self._study_id, values)
+        if ended:  # a sampler may have written attributes to them
+            self._mirror.set_values(self._mirror_id, values)
 
-    def begin(self, given: Mapping[str, Any]) -> Trial:
-        """Ask for a trial, some of whose parameters are given."""
-        if given:
-            self.enqueue_trial(dict(given))
+    def ask_with(self, params: Mapping[str, Any]) -> Trial:
+        """Ask for a trial with some parameters given."""
+        if params:
+            self.enqueue_trial(dict(params))
         return self.ask()
 
-    def add(self, params: dict[str, Any], distributions: dict[str, BaseDistribution]) -> None:
-        """Take a trial that runs, and that the sampler need not be asked for."""
-        trial = create_trial(state=TrialState.RUNNING, params=params, distributions=distributions)
-        self._memory.create_new_trial(self._study_id, trial)
+    def add_running(
+        self, params: dict[str, Any], distributions: dict[str, BaseDistribution]
+    ) -> None:
+        """Add a running trial without asking the sampler for it."""
+        self.add_trial(
+            create_trial(state=TrialState.RUNNING, params=params, distributions=distributions)
+        )
 
     def correct(
         self, number: int, params: dict[str, Any], distributions: dict[str, BaseDistribution]
     ) -> None:
-        """Say what was in truth trained under this number."""
-        self._memory.correct(number, self._study_id, params, distributions)
+        """Replace the parameters of a trial by those it was trained with."""
+        self._mirror.correct(number, params, distributions)

@@ -1,7 +1,6 @@
-"""The report: one HTML file that shows a study to whoever has a browser, and no network.
+"""The report: one HTML file that shows a study in a browser, without network.
 
-Knows how the page is put together. The same log gives the same bytes. Does not know what any part
-of it shows.
+Puts the page together from its sections and figures. The same log gives the same bytes.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from plotly.offline import get_plotlyjs
 
-from paceline.analysis.timeline import chronicle_of
+from paceline.analysis.timeline import build_timeline
 from paceline.core.errors import SpecError
 from paceline.plots.figures import FIGURES
 from paceline.plots.report import html as sections
-from paceline.plots.report.trial_table import table_of
+from paceline.plots.report.trial_table import make_table
 from paceline.plots.style import CONFIG
-from paceline.worker.atomic_file import appearing
+from paceline.worker.atomic_file import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +35,7 @@ _PAGE = Path(__file__).with_name("page_files")
 
 # Figures side by side where there is room.
 _PAIRS = (("best", "slots"), ("epochs", "times"))
-# So much room an axis of this figure needs; a phone scrolls it.
+# Pixels that each axis of a figure needs; a phone scrolls it.
 _AXIS_ROOM = {"configs": 82}
 
 
@@ -53,31 +52,31 @@ def write_report(
     `again`. Raises SpecError where the file cannot be written, LogError where there is no log.
     """
     path = Path(path)
-    text = report_html(steps, store=store, again=again)
+    text = render_report(steps, store=store, again=again)
     try:
-        # Somebody may be looking at the one from before.
-        with appearing(path) as part:
+        # The previous report may be open in a browser.
+        with write_atomically(path) as part:
             part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SpecError(f"{path} cannot be written: {error.strerror or error}.") from None
     return path
 
 
-def report_html(
+def render_report(
     steps: Iterable[Step], *, store: str | None = None, again: str | None = None
 ) -> str:
     """Return the report of a study's log as one page."""
-    chronicle = chronicle_of(steps)
-    figures = {name: draw(chronicle) for name, draw in FIGURES.items()}
-    name = chronicle.spec.name
-    told = None if store is None else sections.study_command("story", name, store)
-    table = table_of(chronicle, told)
+    timeline = build_timeline(steps)
+    figures = {name: draw(timeline) for name, draw in FIGURES.items()}
+    name = timeline.spec.name
+    command = None if store is None else sections.make_study_command("story", name, store)
+    table = make_table(timeline, command)
     body = [
-        sections.head(chronicle),
+        sections.render_head(timeline),
         *_figures(figures),
-        sections.trials(table, len(chronicle.trials)),
-        sections.decisions(chronicle),
-        sections.commands(chronicle, store, again),
+        sections.render_trials(table, len(timeline.trials)),
+        sections.render_decisions(timeline),
+        sections.render_commands(timeline, store, again),
         '<footer class="note">Made by Paceline '
         f"{version('paceline')} from the study's log. "
         "This file needs no network.</footer>",
@@ -92,7 +91,7 @@ def report_html(
     )
     plotly, script = get_plotlyjs(), _read("page.js")
     return Template(_read("page.html")).substitute(
-        title=sections.safe(f"{chronicle.spec.name}: Paceline report", 120),
+        title=sections.escape(f"{timeline.spec.name}: Paceline report", 120),
         policy=_policy(plotly, script),
         css=_read("page.css"),
         body="\n".join(body),
@@ -107,7 +106,7 @@ def _read(name: str) -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """Allow these scripts and nothing else: whatever a study's strings hold, it cannot run."""
+    """Return a content policy that allows these scripts only: no string of a study can run."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
         for text in scripts
@@ -119,7 +118,7 @@ def _policy(*scripts: str) -> str:
 
 
 def _inside_script(json: str) -> str:
-    """Write JSON so that no text of it can end the script element it lies in."""
+    """Return JSON in which no text can end the script element that holds it."""
     for mark in "<>&\u2028\u2029":
         json = json.replace(mark, f"\\u{ord(mark):04x}")
     return json
@@ -140,22 +139,22 @@ def _figures(figures: dict[str, go.Figure]) -> list[str]:
 
 def _card(name: str, figure: go.Figure) -> str:
     title = figure.layout.title
-    # Escaped for plotly; HTML is escaped for itself.
+    # The title is escaped for plotly; HTML needs its own escaping.
     heading, note = (
         html.escape(html.unescape(text or "")) for text in (title.text, title.subtitle.text)
     )
-    said = f'<p class="note">{note}</p>' if note else ""
+    subtitle = f'<p class="note">{note}</p>' if note else ""
     axes = len(figure.layout.xaxis.tickvals or ())
     room = f' style="min-width:{_AXIS_ROOM[name] * axes}px"' if name in _AXIS_ROOM and axes else ""
     return (
-        f'<figure class="card"><figcaption><h2>{heading}</h2>{said}'
+        f'<figure class="card"><figcaption><h2>{heading}</h2>{subtitle}'
         f'</figcaption><div class="scroll"><div class="plot" data-figure="{name}"{room}>'
         "</div></div></figure>"
     )
 
 
 def _bare(figure: go.Figure) -> msgspec.Raw:
-    """Return a figure's JSON without its title, which the page writes itself: plotly wraps none."""
+    """Return a figure's JSON without its title, which the page shows: plotly does not wrap it."""
     figure.layout.title = None
     figure.layout.margin.t = (
         34 if any(trace.showlegend is not False for trace in figure.data) else 12

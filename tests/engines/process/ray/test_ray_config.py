@@ -1,4 +1,4 @@
-"""What is said of a cluster before there is one: words, and what is wrong with them."""
+"""The options of a Ray cluster and their errors, without a cluster."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 import pytest
 
 import paceline as pl
-from paceline.engines.process.ray.config import connected, ray_of
+from paceline.engines.process.ray.config import connect_ray, parse_ray
 
 
 @pytest.mark.parametrize(
-    ("slots", "meant"),
+    ("slots", "expected"),
     [
         ("ray", pl.Ray()),
         ("ray:gpu:8", pl.Ray(gpus=8)),
@@ -23,14 +23,14 @@ from paceline.engines.process.ray.config import connected, ray_of
         (None, None),
     ],
 )
-def test_a_cluster_is_meant_by_its_name(slots: object, meant: pl.Ray | None) -> None:
-    assert ray_of(slots) == meant
+def test_a_cluster_is_parsed_from_slots(slots: object, expected: pl.Ray | None) -> None:
+    assert parse_ray(slots) == expected
 
 
 @pytest.mark.parametrize("slots", ["ray:8", "ray:gpu", "ray:tpu:2", "rays"])
-def test_what_cannot_be_read_is_told_with_what_can(slots: str) -> None:
-    with pytest.raises(pl.SpecError, match="cannot be read: give 'ray' for all that is free"):
-        ray_of(slots)
+def test_invalid_slots_are_refused_with_the_valid_forms(slots: str) -> None:
+    with pytest.raises(pl.SpecError, match="is invalid: use 'ray' for all free slots"):
+        parse_ray(slots)
 
 
 def test_a_slot_is_a_gpu_or_a_cpu() -> None:
@@ -40,12 +40,12 @@ def test_a_slot_is_a_gpu_or_a_cpu() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, "many"])
 def test_less_than_one_slot_is_refused(count: object) -> None:
-    with pytest.raises(pl.SpecError, match=r"gpus=.* cannot train anything: give 1 or more"):
+    with pytest.raises(pl.SpecError, match=r"gpus=.* is invalid: must be at least 1"):
         pl.Ray(gpus=count)  # type: ignore[arg-type]
 
 
-def test_a_disk_that_is_another_one_for_everybody_is_refused() -> None:
-    with pytest.raises(pl.SpecError, match=r"disk='scratch' .*: give an absolute path"):
+def test_a_relative_disk_is_refused() -> None:
+    with pytest.raises(pl.SpecError, match=r"disk='scratch' is invalid: must be an absolute path"):
         pl.Ray(disk="scratch")
 
 
@@ -63,6 +63,6 @@ def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense"])
-def test_a_cluster_that_does_not_answer_is_told_at_once(address: str) -> None:
+def test_a_cluster_that_does_not_answer_is_reported_at_once(address: str) -> None:
     with pytest.raises(pl.SpecError, match="start one with `ray start --head`"):
-        connected(pl.Ray(address=address))
+        connect_ray(pl.Ray(address=address))

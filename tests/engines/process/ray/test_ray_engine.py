@@ -1,277 +1,316 @@
-"""The Ray engine on a real cluster of several nodes: the same contract as the others."""
+"""The Ray engine on a real cluster of several nodes: the same contract as the other engines."""
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import signal
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from msgspec.structs import replace
-from ray_kit import Nodes, nodes, nurseries, parent_of, settled
-from test_local_engine import spec, trains
+from ray_clusters import RayCluster, connect, find_parent, wait_for_no_workers
+from ray_engines import (
+    LockstepEngine,
+    RayDriver,
+    make_engine,
+    make_permit_folder,
+    place,
+    wait_for_permit,
+)
 
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import PacelineWarning, SpecError
-from paceline.engines.process.checkpoint_files import Shelf
+from paceline.engines.process.checkpoint_files import CheckpointFiles
 from paceline.engines.process.ray.config import Ray
-from paceline.engines.process.ray.session import RayEngine, Tenancy
-from paceline.engines.process.supervisor import Patience
-from paceline.testing.engine_driver import FAR, WHY, Advising, Hand, opened
+from paceline.engines.process.ray.session import RayEngine, RaySession
+from paceline.testing.engine_driver import FAR, WHY, make_open
 from paceline.testing.engines import EngineContract
+from paceline.testing.simulations import TrainingProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from paceline.core.ports import Adviser, Engine, Workload
+    from paceline.core.ports import Advisor, Engine, Workload
 
-__all__ = ["nodes", "settled"]
-
-# One cluster for all of them.
-pytestmark = pytest.mark.xdist_group("ray")
-
-
-def engine(
-    train: Callable[[Any], Any],
-    files: Path,
-    wanted: Ray,
-    adviser: Adviser | None = None,
-    **patience: float,
-) -> RayEngine:
-    patient = Patience(**{"grace_s": 1.0, **patience})
-    shelf = Shelf(files)
-    return RayEngine(
-        spec(), Tenancy(wanted, train, shelf), shelf=shelf, adviser=adviser, patience=patient
-    )
+# All tests on Ray share one cluster, and so one process of pytest.
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("settled_cluster")]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def connection(nodes: Nodes) -> Iterator[None]:
-    """Connect once: engines use a connection that is there, and leave it."""
-    import ray
+def connection(ray_cluster: RayCluster) -> Iterator[None]:
+    """Connect once: engines use an open connection and leave it open."""
+    with connect(ray_cluster):
+        yield
 
-    ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.WARNING)
-    yield
-    ray.shutdown()
+
+def make_lockstep_function(workload: Workload, permits: Path) -> Callable[[Any], None]:
+    """Return a training function that waits for a permit of the driver before each epoch."""
+
+    def train(trial: Any) -> None:  # noqa: ANN401
+        done = trial.keep(done=[0, 0.0])
+        for epoch in trial.epochs():
+            wait_for_permit(permits, epoch + 1)
+            setting = {name: trial[name] for name in trial.config}
+            outcome: Any = workload.advance(TrainingProgress(*done), setting)
+            if hasattr(outcome, "note"):
+                raise RuntimeError(outcome.note)
+            done[:] = outcome.state
+            trial.report(outcome.metrics)
+            if outcome.last:
+                return
+
+    return train
 
 
 class TestRayEngine(EngineContract):
-    """The whole contract, with actors on several nodes."""
+    """The whole contract, with worker processes on several nodes."""
 
     epoch_s = 0.15
-
-    @staticmethod
-    def make(workload: Workload, adviser: Adviser) -> Engine:
-        return engine(trains(workload), Path(tempfile.mkdtemp()), Ray(cpus=2), adviser)
+    # Run by `make test`; the others test code that is the same on one machine, and are slow here.
+    smoke = (
+        "test_every_launch_is_answered_by_exactly_one_ended",
+        "test_a_requested_checkpoint_is_saved_or_missed",
+        "test_a_checkpoint_is_continued_with_its_epoch_and_its_values",
+        "test_a_schedule_is_followed_and_so_is_an_amended_path",
+        "test_every_request_is_answered_by_its_key",
+        "test_a_request_for_slots_is_answered",
+        "test_close_ends_all_events_and_all_processes",
+    )
 
     @pytest.fixture(autouse=True)
-    def cluster(self, nodes: Nodes) -> None:
-        self.nodes = nodes
+    def _folder(self, ray_cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> None:
+        self.ray_cluster = ray_cluster
+        self.folders = tmp_path_factory
+
+    def make(self, workload: Workload, advisor: Advisor) -> Engine:
+        files = CheckpointFiles(self.folders.mktemp("study"))
+        train = make_lockstep_function(workload, make_permit_folder(files))
+        return LockstepEngine(RaySession(Ray(cpus=2), train, files), files, advisor)
 
     def left_over(self) -> list[int]:
-        return nurseries(self.nodes)
+        wait_for_no_workers(self.ray_cluster)
+        return []
 
 
 @pytest.fixture
-def driven(tmp_path: Path, nodes: Nodes) -> Iterator[Callable[..., Hand]]:
-    """Give engines under control, and close them afterwards."""
+def drive(tmp_path: Path, ray_cluster: RayCluster) -> Iterator[Callable[..., RayDriver]]:
+    """Make engines with a driver; close them afterwards, and see that no process is left."""
     engines: list[RayEngine] = []
 
-    def make(train: Callable[[Any], Any], wanted: Ray, *configs: dict[str, Any]) -> Hand:
-        engines.append(engine(train, tmp_path, wanted, Advising()))
-        hand = Hand(engines[-1], 0.05)
-        hand.give(*(opened(trial, config) for trial, config in enumerate(configs)))
-        return hand
+    def start(train: Callable[[Any], Any], cluster: Ray) -> RayDriver:
+        engines.append(make_engine(train, tmp_path, cluster))
+        driver = RayDriver(engines[-1], 0.05)
+        driver.apply(make_open(0, {"a": 1}))
+        return driver
 
-    yield make
-    for each in engines:
-        each.close()
-    assert nurseries(nodes) == []
+    yield start
+    for engine in engines:
+        engine.close()
+    wait_for_no_workers(ray_cluster)
 
 
-def beats(trial: Any) -> None:  # noqa: ANN401
-    """Train fast, for ever, keep the count, and say where."""
+def train_forever(trial: Any) -> None:  # noqa: ANN401
+    """Train without end, count the epochs, and report the process and its GPU."""
     count = trial.keep(count=[0])
     for _ in trial.epochs():
-        time.sleep(0.01)
+        time.sleep(0.02)
         count[0] += 1
         gpu = os.environ["CUDA_VISIBLE_DEVICES"] or "-1"
-        told = {"rank": trial.rank, "size": trial.size, "gpu": float(gpu), "pid": os.getpid()}
-        trial.report(loss=1.0 / count[0], nursery=os.getppid(), **told)
+        trial.report(
+            loss=1.0 / count[0],
+            rank=trial.rank,
+            size=trial.size,
+            gpu=float(gpu),
+            pid=os.getpid(),
+            forkserver=os.getppid(),
+        )
 
 
-def said(hand: Hand, attempt: int) -> dict[str, float | None]:
-    """Return what an attempt reported last."""
-    return [event.metrics for event in hand.of(e.Reported) if event.attempt == attempt][-1]
+def get_pid(driver: RayDriver, attempt: int, metric: str) -> int:
+    """Return a process that an attempt has reported."""
+    return int(driver.last_metrics(attempt)[metric] or 0)
 
 
-def on(launch: d.Launch, *slots: int) -> d.Launch:
-    return replace(launch, slots=slots, width=float(len(slots)))
-
-
-def test_a_killed_worker_is_a_failure_and_its_host_stays_warm(driven: Callable[..., Hand]) -> None:
-    hand = driven(beats, Ray(cpus=2), {"a": 1})
-    hand.give(hand.launch(0, goal=FAR))
-    hand.until_reported(0, 2)
-    os.kill(int(said(hand, 0)["pid"] or 0), signal.SIGKILL)
-    ended = hand.until_ended(0)
+def test_a_killed_worker_fails_its_attempt_and_its_fork_server_stays(
+    drive: Callable[..., RayDriver],
+) -> None:
+    driver = drive(train_forever, Ray(cpus=2))
+    driver.apply(driver.make_launch(0, goal=FAR))
+    driver.wait_for_report(0, 2)
+    os.kill(get_pid(driver, 0, "pid"), signal.SIGKILL)
+    ended = driver.wait_for_end(0)
     assert ended.cause is e.Cause.FAILED
     assert "SIGKILL" in ended.note
-    before = said(hand, 0)["nursery"]
-    hand.give(on(hand.launch(1, goal=2), 0))
-    assert hand.until_ended(1).cause is e.Cause.GOAL
-    assert said(hand, 1)["nursery"] == before
+    before = get_pid(driver, 0, "forkserver")
+    driver.apply(place(driver.make_launch(1, goal=2), 0))
+    assert driver.wait_for_end(1).cause is e.Cause.GOAL
+    assert get_pid(driver, 1, "forkserver") == before
 
 
-def test_a_killed_nursery_costs_its_node_no_slot_and_its_trials_no_retry(
-    driven: Callable[..., Hand],
+def test_a_killed_fork_server_costs_its_node_no_slot_and_its_trials_no_retry(
+    drive: Callable[..., RayDriver],
 ) -> None:
-    hand = driven(beats, Ray(cpus=2), {"a": 1})
-    hand.give(on(hand.launch(0, goal=FAR), 0))
-    hand.until_reported(0, 2)
-    os.kill(int(said(hand, 0)["nursery"] or 0), signal.SIGKILL)
-    ended = hand.until_ended(0)
+    driver = drive(train_forever, Ray(cpus=2))
+    driver.apply(place(driver.make_launch(0, goal=FAR), 0))
+    driver.wait_for_report(0, 2)
+    os.kill(get_pid(driver, 0, "forkserver"), signal.SIGKILL)
+    ended = driver.wait_for_end(0)
     assert (ended.cause, ended.note) == (e.Cause.LOST, "all workers of its node were killed")
-    hand.give(on(hand.launch(1, goal=2), 0))
-    assert hand.until_ended(1).cause is e.Cause.GOAL
+    driver.apply(place(driver.make_launch(1, goal=2), 0))
+    assert driver.wait_for_end(1).cause is e.Cause.GOAL
 
 
-def test_a_killed_host_takes_its_slots_along_and_others_come(driven: Callable[..., Hand]) -> None:
-    hand = driven(beats, Ray(cpus=2), {"a": 1})
-    (before,) = hand.of(e.CapacityChanged)
-    hand.give(on(hand.launch(0, goal=FAR), before.slots[0]))
-    hand.until_reported(0, 2)
-    os.kill(parent_of(int(said(hand, 0)["nursery"] or 0)), signal.SIGKILL)
-    ended = hand.until_ended(0)
+def test_a_killed_agent_takes_its_slots_along_and_others_come(
+    drive: Callable[..., RayDriver],
+) -> None:
+    driver = drive(train_forever, Ray(cpus=2))
+    driver.wait_for_slots(2)
+    before = driver.slots
+    driver.apply(place(driver.make_launch(0, goal=FAR), before[0]))
+    # The first epoch after an improvement is saved, and the agent is killed after that.
+    driver.wait_for(lambda: bool(driver.list_events(e.Saved)), "a checkpoint")
+    os.kill(find_parent(get_pid(driver, 0, "forkserver")), signal.SIGKILL)
+    ended = driver.wait_for_end(0)
     assert (ended.cause, ended.note) == (e.Cause.LOST, "its node is gone")
-    hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 2, "its slots again")
-    after = hand.of(e.CapacityChanged)[-1]
+    driver.wait_for_slots(2)
     # A slot's number never means another place.
-    assert before.slots[0] not in after.slots
-    saved = max(event.epoch for event in hand.of(e.Saved))
-    launch = hand.launch(1, goal=saved + 2, start=saved, source=0)
-    hand.give(on(launch, after.slots[-1]))
-    assert hand.until_ended(1).cause is e.Cause.GOAL
+    assert before[0] not in driver.slots
+    saved = max(event.epoch for event in driver.list_events(e.Saved))
+    launch = driver.make_launch(1, goal=saved + 2, start=saved, source=0)
+    driver.apply(place(launch, driver.slots[-1]))
+    assert driver.wait_for_end(1).cause is e.Cause.GOAL
 
 
-def test_a_launch_on_a_slot_that_went_meanwhile_is_lost(driven: Callable[..., Hand]) -> None:
-    hand = driven(beats, Ray(cpus=2), {"a": 1})
-    hand.give(on(hand.launch(0, goal=FAR), 99))
-    ended = hand.until_ended(0)
+def test_a_launch_on_a_slot_that_is_gone_is_lost(drive: Callable[..., RayDriver]) -> None:
+    driver = drive(train_forever, Ray(cpus=2))
+    driver.apply(place(driver.make_launch(0, goal=FAR), 99))
+    ended = driver.wait_for_end(0)
     assert (ended.cause, ended.note) == (e.Cause.LOST, "its node is gone")
 
 
-def test_what_the_cluster_does_not_have_yet_stays_asked_for_and_comes(
-    driven: Callable[..., Hand], nodes: Nodes
+@pytest.mark.slow
+def test_slots_that_the_cluster_does_not_have_yet_stay_requested_and_come(
+    drive: Callable[..., RayDriver], ray_cluster: RayCluster
 ) -> None:
     with pytest.warns(PacelineWarning, match="no free GPU now: the study waits"):
-        hand = driven(beats, Ray(gpus=1), {"a": 1})
-    assert [event.slots for event in hand.of(e.CapacityChanged)] == [()]
-    node = nodes.add(num_cpus=1, num_gpus=2)
-    hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 1, "its GPU")
-    hand.give(d.Provide(slots=1, why=WHY))
-    hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 2, "another GPU")
-    first, second = hand.of(e.CapacityChanged)[-1].slots
-    hand.give(on(hand.launch(0, goal=2), first), on(hand.launch(1, goal=2), second))
-    hand.until_ended(0)
-    hand.until_ended(1)
-    # Each sees the GPU that Ray has given to its slot, and no other.
-    assert {said(hand, 0)["gpu"], said(hand, 1)["gpu"]} == {0.0, 1.0}
-    nodes.remove(node)
-    hand.until(lambda: not hand.of(e.CapacityChanged)[-1].slots, "that its GPUs are gone")
+        driver = drive(train_forever, Ray(gpus=1))
+    assert not any(event.slots for event in driver.list_events(e.CapacityChanged))
+    node = ray_cluster.add(num_cpus=1, num_gpus=2)
+    driver.wait_for_slots(1)
+    driver.apply(d.Provide(slots=1, why=WHY))
+    driver.wait_for_slots(2)
+    first, second = driver.slots
+    driver.apply(
+        place(driver.make_launch(0, goal=2), first), place(driver.make_launch(1, goal=2), second)
+    )
+    driver.wait_for_end(0)
+    driver.wait_for_end(1)
+    # Each sees the GPU that Ray has given to its slot, and not the other.
+    assert {driver.last_metrics(0)["gpu"], driver.last_metrics(1)["gpu"]} == {0.0, 1.0}
+    ray_cluster.remove(node)
+    driver.wait_for_slots(0)
 
 
+@pytest.mark.slow
 def test_a_gang_on_two_nodes_trains_every_epoch_together(
-    driven: Callable[..., Hand], nodes: Nodes
+    drive: Callable[..., RayDriver], ray_cluster: RayCluster
 ) -> None:
-    added = [nodes.add(num_cpus=1, num_gpus=1) for _ in range(2)]
-    hand = driven(beats, Ray(gpus=2), {"a": 1})
-    slots = hand.of(e.CapacityChanged)[-1].slots
-    hand.give(on(hand.launch(0, goal=4), *slots))
-    assert hand.until_ended(0).cause is e.Cause.GOAL
-    assert [epoch for epoch, _ in hand.values(0)] == [1, 2, 3, 4]
-    assert (said(hand, 0)["rank"], said(hand, 0)["size"]) == (0, 2)
-    hand.give(on(hand.launch(1, goal=FAR), *slots))
-    hand.until_reported(1, 2)
-    nodes.remove(added.pop())
-    ended = hand.until_ended(1)
+    added = [ray_cluster.add(num_cpus=1, num_gpus=1) for _ in range(2)]
+    driver = drive(train_forever, Ray(gpus=2))
+    driver.wait_for_slots(2)
+    slots = driver.slots
+    driver.apply(place(driver.make_launch(0, goal=4), *slots))
+    assert driver.wait_for_end(0).cause is e.Cause.GOAL
+    assert [epoch for epoch, _ in driver.list_reports(0)] == [1, 2, 3, 4]
+    metrics = driver.last_metrics(0)
+    assert (metrics["rank"], metrics["size"]) == (0, 2)
+    driver.apply(place(driver.make_launch(1, goal=FAR), *slots))
+    driver.wait_for_report(1, 2)
+    ray_cluster.remove(added.pop())
+    ended = driver.wait_for_end(1)
     assert (ended.cause, ended.note) == (e.Cause.LOST, "its node is gone")
     for node in added:
-        nodes.remove(node)
+        ray_cluster.remove(node)
 
 
 def test_a_folder_that_a_node_does_not_see_is_refused(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    shelf.checkpoints.rmdir()
+    files = CheckpointFiles(tmp_path)
+    files.checkpoints.rmdir()
     with pytest.raises(SpecError, match=r"does not see .*: give files=… in a folder"):
-        Tenancy(Ray(cpus=1), beats, shelf)
+        RaySession(Ray(cpus=1), train_forever, files)
 
 
-def test_a_slot_that_is_given_back_is_free_for_others(driven: Callable[..., Hand]) -> None:
-    hand = driven(beats, Ray(cpus=2), {"a": 1})
-    first, second = hand.of(e.CapacityChanged)[-1].slots
-    hand.give(d.Retire(slots=(second,), why=WHY))
-    hand.give(d.Provide(slots=1, why=WHY))
-    # Its answer is what there is; then comes what was asked for.
-    hand.until(lambda: len(hand.of(e.CapacityChanged)) == 3, "a slot for it")
-    assert hand.of(e.CapacityChanged)[-1].slots[0] == first
-    assert second not in hand.of(e.CapacityChanged)[-1].slots
+def test_a_slot_that_is_given_back_is_free_for_others(drive: Callable[..., RayDriver]) -> None:
+    driver = drive(train_forever, Ray(cpus=2))
+    driver.wait_for_slots(2)
+    first, second = driver.slots
+    driver.apply(d.Retire(slots=(second,), why=WHY))
+    driver.apply(d.Provide(slots=1, why=WHY))
+    # The first answer is the slots there are; then comes the requested one.
+    driver.wait_for_slots(1)
+    driver.wait_for_slots(2)
+    assert driver.slots[0] == first
+    assert second not in driver.slots
 
 
-def test_who_gives_slots_back_asks_for_no_more(driven: Callable[..., Hand]) -> None:
+@pytest.mark.slow
+def test_a_study_that_gives_slots_back_withdraws_its_requests(
+    drive: Callable[..., RayDriver],
+) -> None:
     from ray.util import placement_group_table
 
     before = placement_group_table().keys()
-    # Four are there, and two more are asked for.
-    hand = driven(beats, Ray(cpus=6), {"a": 1})
-    hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 4, "what others gave back")
-    first, *_, last = hand.of(e.CapacityChanged)[-1].slots
-    hand.give(on(hand.launch(0, goal=FAR), first), d.Retire(slots=(last,), why=WHY))
+    # Four slots are there, and two more stay requested.
+    driver = drive(train_forever, Ray(cpus=6))
+    driver.wait_for_slots(4)
+    first, *_, last = driver.slots
+    driver.apply(place(driver.make_launch(0, goal=FAR), first), d.Retire(slots=(last,), why=WHY))
 
-    def asked() -> list[str]:
+    def list_states() -> list[str]:
         table = placement_group_table()
         return sorted(table[name]["state"] for name in table.keys() - before)
 
-    hand.until(lambda: asked() == ["CREATED"] * 3 + ["REMOVED"] * 3, "three slots alone")
+    driver.wait_for(lambda: list_states() == ["CREATED"] * 3 + ["REMOVED"] * 3, "three slots alone")
 
 
-def test_who_has_given_slots_back_has_one_again_when_its_node_dies(
-    driven: Callable[..., Hand], nodes: Nodes
+@pytest.mark.slow
+def test_a_study_that_has_given_slots_back_replaces_its_last_one_when_the_node_is_lost(
+    drive: Callable[..., RayDriver], ray_cluster: RayCluster
 ) -> None:
-    added = nodes.add(num_cpus=1)
-    hand = driven(beats, Ray(), {"a": 1})
-    hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 5, "what others gave back")
-    told = hand.of(e.CapacityChanged)[-1]
-    where = zip(told.slots, told.nodes, strict=True)
-    elsewhere = tuple(slot for slot, node in where if not added.node_id.startswith(node))
+    added = ray_cluster.add(num_cpus=1)
+    driver = drive(train_forever, Ray())
+    driver.wait_for_slots(5)
+    before = driver.capacity
+    nodes = zip(before.slots, before.nodes, strict=True)
+    elsewhere = tuple(slot for slot, node in nodes if not added.node_id.startswith(node))
     assert len(elsewhere) == 4
-    hand.give(d.Retire(slots=elsewhere, why=WHY))
-    nodes.remove(added)
-    hand.until(lambda: {*hand.of(e.CapacityChanged)[-1].slots} - {*told.slots} != set(), "another")
+    driver.apply(d.Retire(slots=elsewhere, why=WHY))
+    ray_cluster.remove(added)
+    driver.wait_for(lambda: bool({*driver.slots} - {*before.slots}), "a slot on another node")
 
 
-def test_what_is_free_in_pieces_alone_is_asked_for_less_and_less_often(
-    driven: Callable[..., Hand],
+@pytest.mark.slow
+def test_cpus_that_are_free_in_fractions_are_requested_less_and_less_often(
+    drive: Callable[..., RayDriver],
 ) -> None:
     import ray
     from ray.util import placement_group, placement_group_table, remove_placement_group
 
     others = placement_group([{"CPU": 0.5}] * 2, strategy="STRICT_SPREAD")
     ray.get(others.ready())
-    # One and a half on each node.
-    hand = driven(beats, Ray(), {"a": 1})
-    hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 2, "one on each")
-    hand.give(hand.launch(0, goal=FAR))
-    began, before = time.monotonic(), placement_group_table().keys()
-    hand.until_reported(0, 600)
-    asked = len(placement_group_table().keys() - before)
-    # Where it is asked for at every look, that is once a second and more.
-    assert asked <= 1 + math.log2(1 + (time.monotonic() - began) / 2)
-    remove_placement_group(others)
-    hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 4, "the rest")
+    try:
+        # One and a half CPUs are free on each node.
+        driver = drive(train_forever, Ray())
+        driver.wait_for_slots(2)
+        driver.apply(driver.make_launch(0, goal=FAR))
+        began, before = time.monotonic(), placement_group_table().keys()
+        driver.wait_for_report(0, 300)
+        requested = len(placement_group_table().keys() - before)
+        # A request at every check would be more than one a second.
+        assert requested <= 1 + math.log2(1 + (time.monotonic() - began) / 2)
+    finally:
+        remove_placement_group(others)
+    driver.wait_for_slots(4)

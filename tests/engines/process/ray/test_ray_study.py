@@ -1,37 +1,40 @@
-"""Whole studies on a real Ray cluster: nodes come and go, drivers die, and the log stands."""
+"""Whole studies on a real Ray cluster: nodes come and go, drivers are killed, and the log holds."""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mps_kit import library, service
-from ray_kit import Nodes, nodes, nurseries, parent_of, processes, settled
+from fake_mps import write_cuda_stub, write_mps_service
+from ray_clusters import (
+    RayCluster,
+    connect,
+    find_parent,
+    find_processes,
+    wait_for_no_workers,
+)
+from waiting import LIMIT_S, wait_for
 
 import paceline as pl
-from paceline.api.stored import opened, replayed
+from paceline.api.stored import open_existing, replay_log
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import PacelineWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from paceline.core.decisions import Step
     from paceline.machine.state import StudyState
 
-__all__ = ["nodes", "settled"]
-
-# One cluster for all of them.
-pytestmark = pytest.mark.xdist_group("ray")
+# All tests on Ray share one cluster, and so one process of pytest.
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("settled_cluster")]
 
 SCHEDULES = {
     "lr": pl.choice(
@@ -46,16 +49,16 @@ SCHEDULES = {
 
 
 def train(trial: Any) -> None:  # noqa: ANN401
-    """Approach 1 at the pace of the learning rate, and say by whom it was trained."""
+    """Approach 1 at the speed of the learning rate, and report the fork server."""
     weight = trial.keep(weight=[0.0])
     for _ in trial.epochs():
         time.sleep(0.03)
         weight[0] += 0.2 * trial["lr"] * (1 - weight[0])
-        trial.report(accuracy=weight[0], nursery=os.getppid())
+        trial.report(accuracy=weight[0], forkserver=os.getppid())
 
 
-def study(nodes: Nodes, store: str, train: Any = train, **options: Any) -> pl.Study:  # noqa: ANN401
-    given: dict[str, Any] = {
+def make_study(address: str, store: str, train: Any = train, **options: Any) -> pl.Study:  # noqa: ANN401
+    defaults: dict[str, Any] = {
         "space": SCHEDULES,
         "metric": "accuracy",
         "mode": "max",
@@ -63,40 +66,40 @@ def study(nodes: Nodes, store: str, train: Any = train, **options: Any) -> pl.St
         "epochs": 6,
         "generator": "grid",
         "policy": "fifo",
-        "slots": pl.Ray(address=nodes.address),
-        "name": "far",
+        "slots": pl.Ray(address=address),
+        "name": "remote",
         "store": store,
     }
-    return pl.Study(train, **{**given, **options})
+    return pl.Study(train, **{**defaults, **options})
 
 
-def log_of(store: str) -> list[Step]:
-    with opened(store) as kept:
-        return list(kept.read("far"))
+def read_log(store: str) -> list[Step]:
+    with open_existing(store) as opened:
+        return list(opened.read("remote"))
 
 
-def told(log: Sequence[Step], kind: type[Any]) -> list[Any]:
+def list_events(log: Sequence[Step], kind: type[Any]) -> list[Any]:
     return [step.event for step in log if isinstance(step.event, kind)]
 
 
-def launches(log: Sequence[Step]) -> list[d.Launch]:
+def list_launches(log: Sequence[Step]) -> list[d.Launch]:
     return [one for step in log for one in step.decisions if isinstance(one, d.Launch)]
 
 
-def trained_twice(log: Sequence[Step]) -> list[tuple[int, int]]:
-    """Return the epochs of attempts that began before what their trial had saved by then."""
+def find_trained_twice(log: Sequence[Step]) -> list[tuple[int, int]]:
+    """Return (trial, epoch) of attempts that started before their trial's last checkpoint."""
     saved: dict[int, int] = {}
     trials: dict[int, int] = {}
-    again = []
+    found = []
     for step in log:
         if isinstance(step.event, e.Saved):
             trial = trials[step.event.attempt]
             saved[trial] = max(saved.get(trial, 0), step.event.epoch)
-        for launch in launches([step]):
+        for launch in list_launches([step]):
             trials[launch.attempt] = launch.trial
             if launch.start < saved.get(launch.trial, 0):
-                again.append((launch.trial, launch.start))
-    return again
+                found.append((launch.trial, launch.start))
+    return found
 
 
 @pytest.fixture
@@ -104,31 +107,40 @@ def store(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'studies.db'}"
 
 
-def test_a_study_of_64_trials_forecasts_shares_and_ends_on_several_nodes(
-    nodes: Nodes, store: str
+@pytest.fixture
+def hold(tmp_path: Path) -> Path:
+    """Return a file; trials of `train_while_held` wait while it exists."""
+    path = tmp_path / "hold"
+    path.touch()
+    return path
+
+
+@pytest.mark.parametrize("trials", [16, pytest.param(64, marks=pytest.mark.slow)])
+def test_a_study_forecasts_shares_and_ends_on_several_nodes(
+    ray_cluster: RayCluster, store: str, trials: int
 ) -> None:
-    result = study(nodes, store, policy="pop", allocator="fluid", span=2, pack=2).run()
-    log = log_of(store)
-    assert len(result.trials) == 64
+    options = {"policy": "pop", "allocator": "fluid", "span": 2, "pack": 2, "trials": trials}
+    result = make_study(ray_cluster.address, store, **options).run()
+    log = read_log(store)
+    assert len(result.trials) == trials
     assert all(trial.status in ("finished", "stopped") for trial in result.trials)
     assert result.summary().epochs_shared > 0
-    assert any(event.forecast is not None for event in told(log, e.Forecasted))
-    assert len({event.metrics["nursery"] for event in told(log, e.Reported)}) >= 2
-    assert replayed(log).difference is None
-    assert nurseries(nodes) == []
+    assert any(event.forecast is not None for event in list_events(log, e.Forecasted))
+    assert len({event.metrics["forkserver"] for event in list_events(log, e.Reported)}) >= 2
+    assert replay_log(log).difference is None
+    wait_for_no_workers(ray_cluster)
 
 
-def test_a_node_that_dies_costs_nothing_but_running_epochs(
-    nodes: Nodes, store: str, tmp_path: Path
+@pytest.mark.slow
+def test_a_lost_node_costs_only_the_running_epochs(
+    ray_cluster: RayCluster, store: str, hold: Path
 ) -> None:
-    node = nodes.add(num_cpus=2)
-    hold = tmp_path / "hold"
-    hold.touch()
+    node = ray_cluster.add(num_cpus=2)
 
-    def waits(trial: Any) -> None:  # noqa: ANN401
+    def train_while_held(trial: Any) -> None:  # noqa: ANN401
         weight = trial.keep(weight=[0.0])
         for epoch in trial.epochs():
-            # All slots are taken when the node dies, and every trial has a checkpoint.
+            # When the node is removed all slots are used, and every trial has a checkpoint.
             while epoch == 3 and hold.exists():
                 time.sleep(0.01)
             weight[0] += trial["lr"]
@@ -137,29 +149,28 @@ def test_a_node_that_dies_costs_nothing_but_running_epochs(
     def watch(state: StudyState, steps: Sequence[Step]) -> None:
         nonlocal node
         if node is not None and state.reports == 18:
-            nodes.remove(node)
+            ray_cluster.remove(node)
             node = None
         if node is None and len(state.slots.present) == 4:
             hold.unlink(missing_ok=True)
 
-    result = study(nodes, store, train=waits, share=False, trials=12).run(watch)
-    log = log_of(store)
-    lost = [event for event in told(log, e.Ended) if event.cause is e.Cause.LOST]
+    options = {"share": False, "trials": 12}
+    result = make_study(ray_cluster.address, store, train_while_held, **options).run(watch)
+    log = read_log(store)
+    lost = [event for event in list_events(log, e.Ended) if event.cause is e.Cause.LOST]
     assert [event.note for event in lost] == ["its node is gone"] * 2
-    before, *_, after = told(log, e.CapacityChanged)
-    assert (len(before.slots), len(after.slots)) == (6, 4)
-    # Nobody was blamed, everybody went on from the last checkpoint, and all came to their end.
+    capacities = [len(event.slots) for event in list_events(log, e.CapacityChanged)]
+    assert capacities[capacities.index(6) :][:2] == [6, 4]
+    # No trial failed, all went on from their last checkpoints, and all were finished.
     assert [trial.status for trial in result.trials] == ["finished"] * 12
-    assert not [event for event in told(log, e.Ended) if event.cause is e.Cause.FAILED]
-    assert trained_twice(log) == []
-    assert replayed(log).difference is None
+    assert not [event for event in list_events(log, e.Ended) if event.cause is e.Cause.FAILED]
+    assert find_trained_twice(log) == []
+    assert replay_log(log).difference is None
 
 
-def test_a_node_that_comes_is_used(nodes: Nodes, store: str, tmp_path: Path) -> None:
-    hold = tmp_path / "hold"
-    hold.touch()
-
-    def waits(trial: Any) -> None:  # noqa: ANN401
+@pytest.mark.slow
+def test_a_node_that_comes_is_used(ray_cluster: RayCluster, store: str, hold: Path) -> None:
+    def train_while_held(trial: Any) -> None:  # noqa: ANN401
         for _ in trial.epochs():
             while hold.exists():
                 time.sleep(0.01)
@@ -169,79 +180,84 @@ def test_a_node_that_comes_is_used(nodes: Nodes, store: str, tmp_path: Path) -> 
 
     def watch(state: StudyState, steps: Sequence[Step]) -> None:
         if not added and state.attempts:
-            added.append(nodes.add(num_cpus=2))
+            added.append(ray_cluster.add(num_cpus=2))
         if len(state.slots.present) == 6:
             hold.unlink(missing_ok=True)
 
-    study(nodes, store, train=waits, share=False).run(watch)
-    log = log_of(store)
-    first, *_, last = told(log, e.CapacityChanged)
-    fresh = set(last.slots) - set(first.slots)
-    assert len(fresh) == 2
-    assert fresh <= {slot for launch in launches(log) for slot in launch.slots}
-    nodes.remove(added[0])
-
-
-@contextmanager
-def connected(nodes: Nodes) -> Iterator[Any]:
-    """Give Ray, connected to the cluster."""
-    import ray
-
-    ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.WARNING)
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
+    make_study(ray_cluster.address, store, train_while_held, share=False).run(watch)
+    log = read_log(store)
+    first, *_, last = list_events(log, e.CapacityChanged)
+    new = set(last.slots) - set(first.slots)
+    assert len(new) >= 2
+    nodes = dict(zip(last.slots, last.nodes, strict=True))
+    on_added = {slot for slot in new if added[0].node_id.startswith(nodes[slot])}
+    assert len(on_added) == 2
+    assert on_added <= {slot for launch in list_launches(log) for slot in launch.slots}
+    ray_cluster.remove(added[0])
 
 
 SCRIPT = """
 import sys
-sys.path.insert(0, {tests!r})
-from test_ray_study import study
-class Here: address = {address!r}
+sys.path[:0] = {paths!r}
+from test_ray_study import make_study
 def watch(state, steps):
-    print(state.reports, flush=True)
-study(Here, {store!r}, share=False, trials=16, epochs=20, files={files!r}).run(watch)
+    print("reports:", state.reports, flush=True)
+make_study({address!r}, {store!r}, share=False, trials={trials}, files={files!r}).run(watch)
 """
 
 
-def elsewhere(nodes: Nodes, text: str) -> None:
-    """Run a program on the last node of the cluster, and wait until it is done."""
-    with connected(nodes) as ray:
+def run_on_last_node(cluster: RayCluster, script: str) -> None:
+    """Run a program on the last node of the cluster, and wait for its end."""
+    with connect(cluster) as ray:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         last = [node["NodeID"] for node in ray.nodes() if node["Alive"]][-1]
         there = NodeAffinitySchedulingStrategy(last, soft=False)
         run = ray.remote(subprocess.run).options(num_cpus=0, scheduling_strategy=there)
-        ray.get(run.remote([sys.executable, "-c", text], stdout=subprocess.DEVNULL, check=True))
+        command = [sys.executable, "-c", script]
+        ray.get(run.remote(command, stdout=subprocess.DEVNULL, check=True, timeout=LIMIT_S))
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_killed_driver_leaves_nothing_behind_and_another_goes_on_elsewhere(
-    nodes: Nodes, store: str, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def test_a_killed_driver_leaves_no_process_and_another_resumes_on_another_node(
+    ray_cluster: RayCluster, store: str, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     if kind == "postgresql":
-        store = request.getfixturevalue("cluster").url()
-    places = {"tests": str(Path(__file__).parents[3]), "files": str(tmp_path / "files")}
-    text = SCRIPT.format(address=nodes.address, store=store, **places)
-    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as first:
+        store = request.getfixturevalue("postgres").url()
+    trials, here = 12, Path(__file__).parent
+    script = SCRIPT.format(
+        paths=[str(here), str(here.parents[2] / "support")],
+        address=ray_cluster.address,
+        store=store,
+        trials=trials,
+        files=str(tmp_path / "files"),
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as first:
         assert first.stdout is not None
+        printed = []
         for line in first.stdout:
-            # Ray has words of its own about nodes that went.
-            if line.strip().isdigit() and int(line) > 60:
+            printed.append(line)
+            # Ray prints lines of its own about nodes that are gone.
+            if line.startswith("reports: ") and int(line.split()[1]) > 20:
                 break
+        else:
+            pytest.fail("the driver ended before it was killed:\n" + "".join(printed))
         first.send_signal(signal.SIGKILL)
-    # How soon an actor ends whose driver is gone is Ray's.
-    while nurseries(nodes):
-        time.sleep(0.05)
-    done = len(told(log_of(store), e.Reported))
-    elsewhere(nodes, text)
-    log = log_of(store)
-    notes = {event.note for event in told(log, e.Ended) if event.cause is e.Cause.LOST}
+    # Ray ends the actors of a driver that is gone, at its own time.
+    wait_for_no_workers(ray_cluster)
+    done = len(list_events(read_log(store), e.Reported))
+    run_on_last_node(ray_cluster, script)
+    log = read_log(store)
+    notes = {event.note for event in list_events(log, e.Ended) if event.cause is e.Cause.LOST}
     assert notes == {"its driver was gone"}
-    assert trained_twice(log) == []
-    assert 16 * 20 <= len(told(log, e.Reported)) <= 16 * 20 + done
-    assert replayed(log).difference is None
+    assert find_trained_twice(log) == []
+    assert trials * 6 <= len(list_events(log, e.Reported)) <= trials * 6 + done
+    assert replay_log(log).difference is None
 
 
 FILE = """
@@ -249,7 +265,7 @@ import os
 import paceline as pl
 
 def train(trial):
-    print("begun in", os.path.basename(os.getcwd()))
+    print("started in", os.path.basename(os.getcwd()))
     for _ in trial.epochs():
         trial.report(loss=trial["lr"])
 
@@ -258,40 +274,45 @@ study = pl.Study(train, space={"lr": pl.uniform(0.1, 1.0)}, metric="loss", mode=
 """
 
 
-def test_the_command_line_runs_a_file_on_a_cluster_and_keeps_what_trials_print(
-    nodes: Nodes, tmp_path: Path
+def run_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "paceline.cli", *arguments]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S
+    )
+
+
+def test_the_command_line_runs_a_file_on_a_cluster_and_keeps_the_output_of_trials(
+    ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
     (tmp_path / "study.py").write_text(FILE)
-    far = ("--engine", "ray", "--address", nodes.address, "--slots", "cpu:2", "--no-report", "-q")
-    done = subprocess.run(
-        [sys.executable, "-m", "paceline.cli", "run", "study.py", "--name", "far", *far],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    where = ("--engine", "ray", "--address", ray_cluster.address, "--slots", "cpu:2")
+    done = run_command(tmp_path, "run", "study.py", "--name", "remote", *where, "--no-report", "-q")
     assert done.returncode == 0, done.stderr
-    log = log_of(f"sqlite:///{tmp_path / 'paceline.db'}")
-    assert told(log, e.Opened)[0].engine["given"]["slots"] == f"ray:cpu:2@{nodes.address}"
-    assert len(told(log, e.CapacityChanged)[0].slots) == 2
+    log = read_log(f"sqlite:///{tmp_path / 'paceline.db'}")
+    slots = list_events(log, e.Opened)[0].engine["given"]["slots"]
+    assert slots == f"ray:cpu:2@{ray_cluster.address}"
+    assert len(list_events(log, e.CapacityChanged)[-1].slots) == 2
     printed = {path.read_text() for path in tmp_path.rglob("attempt-*.log")}
-    # Relative paths begin where they do for the driver.
-    assert printed == {f"begun in {tmp_path.name}\n"}
+    # Workers run in the driver's working directory.
+    assert printed == {f"started in {tmp_path.name}\n"}
 
 
-def test_code_travels_by_the_runtime_environment(nodes: Nodes, store: str, tmp_path: Path) -> None:
+def test_code_travels_by_the_runtime_environment(
+    ray_cluster: RayCluster, store: str, tmp_path: Path
+) -> None:
     code = tmp_path / "code"
     code.mkdir()
     (code / "only_there.py").write_text("ANSWER = 42.0\n")
 
-    def asks(trial: Any) -> None:  # noqa: ANN401
+    def train_with_module(trial: Any) -> None:  # noqa: ANN401
         import only_there  # type: ignore[import-not-found]
 
         for _ in trial.epochs():
             trial.report(accuracy=only_there.ANSWER)
 
-    there = pl.Ray(address=nodes.address, cpus=1, runtime_env={"working_dir": str(code)})
-    result = study(nodes, store, train=asks, slots=there, trials=1).run()
+    there = pl.Ray(address=ray_cluster.address, cpus=1, runtime_env={"working_dir": str(code)})
+    options = {"slots": there, "trials": 1}
+    result = make_study(ray_cluster.address, store, train_with_module, **options).run()
     assert result.best is not None
     assert result.best.value == 42.0
 
@@ -300,92 +321,92 @@ SLOWLY = "time.sleep(0.05)\n        trial.report"
 ENDLESS = "import time\n" + FILE.replace("trials=4, ", "").replace("trial.report", SLOWLY)
 
 
-def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "paceline.cli", *words]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
-
-
-def test_a_submitted_study_goes_on_without_us_and_is_stopped_through_its_store(
-    nodes: Nodes, store: str, tmp_path: Path
+@pytest.mark.slow
+def test_a_submitted_study_runs_without_the_submitter_and_is_stopped_through_its_store(
+    ray_cluster: RayCluster, store: str, tmp_path: Path
 ) -> None:
     (tmp_path / "study.py").write_text(ENDLESS)
-    far = ("--address", nodes.address, "--slots", "cpu:2", "--name", "far", "--store", store)
-    begun = command(tmp_path, "submit", "study.py", *far)
-    assert begun.returncode == 0, begun.stderr
-    assert f"`paceline stop far --store {store}` ends it" in begun.stdout
-    again = command(tmp_path, "submit", "study.py", *far)
+    where = ("--address", ray_cluster.address, "--slots", "cpu:2")
+    named = ("--name", "remote", "--store", store)
+    submitted = run_command(tmp_path, "submit", "study.py", *where, *named)
+    assert submitted.returncode == 0, submitted.stderr
+    assert f"`paceline stop remote --store {store}` ends it" in submitted.stdout
+    again = run_command(tmp_path, "submit", "study.py", *where, *named)
     assert (again.returncode, "is running" in again.stderr) == (2, True)
-    while len(told(log_of(store), e.Reported)) < 4:
-        time.sleep(0.05)
-    # Who keeps the driver running dies, and is made again: another driver goes on.
-    (driver,) = processes(nodes, b"paceline.cli.submit")
-    os.kill(parent_of(driver), signal.SIGKILL)
-    while not told(log_of(store), e.Resumed):
-        time.sleep(0.05)
-    stopped = command(tmp_path, "stop", "far", "--store", store)
+    wait_for(lambda: len(list_events(read_log(store), e.Reported)) >= 4, "four reports")
+    # The actor of the driver is killed and restarted: another driver resumes.
+    (driver,) = find_processes(ray_cluster, b"paceline.cli.submit")
+    os.kill(find_parent(driver), signal.SIGKILL)
+    wait_for(lambda: bool(list_events(read_log(store), e.Resumed)), "another driver")
+    stopped = run_command(tmp_path, "stop", "remote", "--store", store)
     assert stopped.returncode == 0, stopped.stderr
-    with connected(nodes) as ray:
-        # The driver ends with its study, and the actor that kept it running with the driver.
-        while ray.util.list_named_actors(all_namespaces=True):
-            time.sleep(0.05)
-    assert nurseries(nodes) == []
-    log = log_of(store)
+    with connect(ray_cluster) as ray:
+        # The driver ends with its study, and its actor with the driver.
+        wait_for(
+            lambda: not ray.util.list_named_actors(all_namespaces=True), "the end of the actor"
+        )
+    wait_for_no_workers(ray_cluster)
+    log = read_log(store)
     assert [one.cause for step in log for one in step.decisions if isinstance(one, d.End)] == [
         d.EndCause.COMMAND
     ]
 
 
-def test_a_study_that_cannot_begin_on_the_cluster_says_why(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_study_that_cannot_start_on_the_cluster_says_why(
+    ray_cluster: RayCluster, tmp_path: Path
+) -> None:
     (tmp_path / "study.py").write_text(FILE)
-    without = command(tmp_path, "submit", "study.py", "--address", nodes.address)
+    without = run_command(tmp_path, "submit", "study.py", "--address", ray_cluster.address)
     assert without.returncode == 2
-    assert "needs a store that the cluster sees: give --store URL" in without.stderr
+    assert "give --store URL" in without.stderr
     nowhere = ("--store", "sqlite:////proc/nowhere/studies.db", "--name", "lost")
-    failed = command(tmp_path, "submit", "study.py", "--address", nodes.address, *nowhere)
+    failed = run_command(tmp_path, "submit", "study.py", "--address", ray_cluster.address, *nowhere)
     assert failed.returncode == 2
-    assert "study 'lost' could not begin on the cluster" in failed.stderr
+    assert "study 'lost' could not start on the cluster" in failed.stderr
     assert "Traceback" not in failed.stderr
 
 
-def shares(trial: Any) -> None:  # noqa: ANN401
-    """Train a little, and say whether the service for shared GPUs is there."""
+def train_with_mps(trial: Any) -> None:  # noqa: ANN401
+    """Train a little, and report whether the MPS service is there."""
     for _ in trial.epochs():
         pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
         share = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "0")
         trial.report(accuracy=0.5, served=os.path.isdir(pipe), share=float(share))
 
 
+@pytest.mark.slow
 def test_trials_that_share_a_gpu_of_a_node_run_there_at_the_same_time(
-    nodes: Nodes, store: str, tmp_path: Path
+    ray_cluster: RayCluster, store: str, tmp_path: Path
 ) -> None:
-    log = service(tmp_path)
-    library(tmp_path)
-    found = {
+    service_log = write_mps_service(tmp_path)
+    write_cuda_stub(tmp_path)
+    environ = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
     }
-    node = nodes.add(num_cpus=1, num_gpus=1, env_vars=found)
-    here = pl.Ray(address=nodes.address, gpus=1)
-    result = study(nodes, store, shares, slots=here, pack=4, trials=8).run()
-    told_of = {(each["served"], each["share"]) for each in reported(result)}
-    assert told_of == {(1.0, 50.0)}
-    first = log_of(store)[0].event
+    node = ray_cluster.add(num_cpus=1, num_gpus=1, env_vars=environ)
+    options = {"slots": pl.Ray(address=ray_cluster.address, gpus=1), "pack": 4, "trials": 8}
+    result = make_study(ray_cluster.address, store, train_with_mps, **options).run()
+    metrics = list_metrics(result)
+    assert {(each["served"], each["share"]) for each in metrics} == {(1.0, 50.0)}
+    first = read_log(store)[0].event
     assert isinstance(first, e.Opened)
     assert first.engine["mps"] == "up"
-    assert log.read_text().split() == ["-d", "0", "0", "quit"]
-    nodes.remove(node)
+    assert service_log.read_text().split() == ["-d", "0", "0", "quit"]
+    ray_cluster.remove(node)
 
 
-def test_where_a_node_has_no_such_service_trials_take_turns_and_that_is_told(
-    nodes: Nodes, store: str
+@pytest.mark.slow
+def test_on_a_node_without_mps_trials_take_turns_and_a_warning_says_so(
+    ray_cluster: RayCluster, store: str
 ) -> None:
-    node = nodes.add(num_cpus=1, num_gpus=1)
-    here = pl.Ray(address=nodes.address, gpus=1)
+    node = ray_cluster.add(num_cpus=1, num_gpus=1)
+    options = {"slots": pl.Ray(address=ray_cluster.address, gpus=1), "pack": 4, "trials": 4}
     with pytest.warns(PacelineWarning, match=r"take turns on a node: .* is not installed"):
-        result = study(nodes, store, shares, slots=here, pack=4, trials=4).run()
-    assert {each["served"] for each in reported(result)} == {0.0}
-    nodes.remove(node)
+        result = make_study(ray_cluster.address, store, train_with_mps, **options).run()
+    assert {each["served"] for each in list_metrics(result)} == {0.0}
+    ray_cluster.remove(node)
 
 
-def reported(result: pl.Result) -> list[Any]:
-    return [event.metrics for event in told(list(result.log), e.Reported)]
+def list_metrics(result: pl.Result) -> list[Any]:
+    return [event.metrics for event in list_events(list(result.log), e.Reported)]

@@ -1,204 +1,194 @@
-"""Wide trials on nodes of a cluster that share no folder: a gang meets, trains and goes on."""
+"""Wide trials on nodes of a cluster that share no folder: a gang connects, trains and resumes."""
 
 from __future__ import annotations
 
-import logging
-import os
-import shutil
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
-from ray_kit import Nodes, nodes, settled
-from test_exact_resume import same
-from test_local_engine import spec
-from test_torch_wide_trials import EPOCHS, LR, by_hand, train
+from process_engines import make_spec
+from ray_clusters import RayCluster, connect, wait_for_no_workers
+from ray_engines import RayDriver, make_engine, place, remove_lost_disk
+from small_networks import is_equal
+from wide_training import EPOCHS, LR, train, train_by_hand
 
 import paceline as pl
-from paceline.api.stored import opened as opened_store
-from paceline.api.stored import replayed
+from paceline.api.stored import open_existing, replay_log
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.engines.process.checkpoint_files import Shelf
 from paceline.engines.process.ray.config import Ray
-from paceline.engines.process.ray.session import RayEngine, Tenancy
-from paceline.engines.process.supervisor import Patience
-from paceline.store.storage import Folder
-from paceline.testing.engine_driver import FAR, Advising, Hand, opened
+from paceline.store.storage import FolderStorage
+from paceline.testing.engine_driver import FAR, WHY, make_open
 from paceline.worker import checkpoint_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-__all__ = ["nodes", "settled"]
+    from paceline.engines.process.ray.session import RayEngine
 
-# One cluster for all of them.
-pytestmark = pytest.mark.xdist_group("far")
+# All tests on Ray share one cluster, and so one process of pytest.
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("settled_cluster")]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def connection(nodes: Nodes) -> Iterator[None]:
-    """Connect once: engines use a connection that is there, and leave it."""
-    import ray
-
-    ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.WARNING)
-    yield
-    ray.shutdown()
+def connection(ray_cluster: RayCluster) -> Iterator[None]:
+    """Connect once: engines use an open connection and leave it open."""
+    with connect(ray_cluster):
+        yield
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """Return where each node keeps files of its own, in a folder that no other looks into."""
+    """Return the folder in which each node keeps a folder of its own."""
     return tmp_path / "disk"
 
 
 @pytest.fixture
-def driven(nodes: Nodes, disk: Path, tmp_path: Path) -> Iterator[Callable[..., Hand]]:
-    """Give engines on three slots of two nodes under control, and close them afterwards."""
+def drive(
+    ray_cluster: RayCluster, disk: Path, tmp_path: Path
+) -> Iterator[Callable[..., RayDriver]]:
+    """Make engines with a driver on three slots of two nodes; close them afterwards."""
     engines: list[RayEngine] = []
 
-    def make(train: Callable[[Any], Any], config: dict[str, Any]) -> Hand:
-        shelf = Shelf(tmp_path / "study", Folder(tmp_path / "kept"))
-        made = RayEngine(
-            replace(spec(), span=3),
-            Tenancy(Ray(cpus=3, disk=str(disk)), train, shelf),
-            shelf=shelf,
-            adviser=Advising(),
-            patience=Patience(grace_s=1.0),
+    def start(train: Callable[[Any], Any], config: dict[str, Any]) -> RayDriver:
+        engine = make_engine(
+            train,
+            tmp_path / "study",
+            Ray(cpus=3, disk=str(disk)),
+            storage=FolderStorage(tmp_path / "storage"),
+            spec=replace(make_spec(), span=3),
         )
-        engines.append(made)
-        hand = Hand(made, 0.05)
-        # The study before may still be giving them back.
-        hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 3, "its slots")
-        hand.give(opened(0, config))
-        return hand
+        engines.append(engine)
+        driver = RayDriver(engine, 0.05)
+        driver.wait_for_slots(3)
+        driver.apply(make_open(0, config))
+        return driver
 
-    yield make
-    for each in engines:
-        each.close()
+    yield start
+    for engine in engines:
+        engine.close()
+    wait_for_no_workers(ray_cluster)
     assert list(disk.iterdir()) == []
 
 
-def parted(hand: Hand) -> list[int]:
-    """Return the slots: the first on one node, the last on another."""
-    capacity = hand.of(e.CapacityChanged)[-1]
-    at = dict(zip(capacity.slots, capacity.nodes, strict=True))
-    assert len(set(at.values())) == 2
-    return sorted(at, key=at.__getitem__)
+def sort_slots(driver: RayDriver) -> list[int]:
+    """Return the slots by node: the first is on one node, the last on another."""
+    nodes = dict(zip(driver.slots, driver.capacity.nodes, strict=True))
+    assert len(set(nodes.values())) == 2
+    return sorted(nodes, key=nodes.__getitem__)
 
 
-def on(launch: d.Launch, *slots: int) -> d.Launch:
-    return replace(launch, slots=slots, width=float(len(slots)))
-
-
-def named(folder: Path) -> set[str]:
+def find_checkpoints(folder: Path) -> set[str]:
     """Return the names of all checkpoints in a folder and below."""
     return {path.name for path in folder.rglob("*.ckpt")}
 
 
-def counts(trial: Any) -> None:  # noqa: ANN401
-    """Meet, count, and say who counts from where."""
+def count_epochs(trial: Any) -> None:  # noqa: ANN401
+    """Connect the gang, count epochs, and print the process and its first count."""
     trial.meeting()
     count = trial.keep(count=[0])
-    sys.stdout.write(f"process {trial.rank} of {trial.size} begins at {count[0]}\n")
+    sys.stdout.write(f"process {trial.rank} of {trial.size} starts at {count[0]}\n")
     for _ in trial.epochs():
         time.sleep(0.01)
         count[0] += 1
-        trial.report(loss=1.0 / count[0], nursery=os.getppid())
+        trial.report(loss=1.0 / count[0])
 
 
-def said(files: Path, attempt: int) -> set[str]:
+def read_output(files: Path, attempt: int) -> set[str]:
     return {*(files / "logs" / f"attempt-{attempt}.log").read_text().splitlines()}
 
 
-def test_every_node_of_a_gang_has_what_it_starts_from_and_what_each_process_printed_comes_here(
-    driven: Callable[..., Hand], disk: Path, tmp_path: Path
+def test_every_node_of_a_gang_fetches_the_checkpoint_and_sends_the_output_of_its_processes(
+    drive: Callable[..., RayDriver], disk: Path, tmp_path: Path
 ) -> None:
-    hand = driven(counts, {})
-    first, second, last = parted(hand)
-    hand.give(on(hand.launch(0, goal=3), first))
-    assert hand.until_ended(0).cause is e.Cause.GOAL, hand.of(e.Ended)
-    hand.give(on(hand.launch(1, goal=6, start=3, source=0), last, first, second))
-    assert hand.until_ended(1).cause is e.Cause.GOAL, hand.of(e.Ended)
-    assert [value for _, value in hand.values(1)] == [1 / 4, 1 / 5, 1 / 6]
-    # The first process writes where it is; all have read where they are.
-    held = sorted(({"0-3.ckpt", "1-6.ckpt"} & named(node) for node in disk.iterdir()), key=len)
-    assert held == [{"0-3.ckpt"}, {"0-3.ckpt", "1-6.ckpt"}]
-    assert named(tmp_path / "study") == set()
-    assert said(tmp_path / "study", 1) == {f"process {n} of 3 begins at 3" for n in range(3)}
-    hand.give(on(hand.launch(2, goal=7, start=6, source=1), first, last))
-    assert hand.until_ended(2).cause is e.Cause.GOAL
-    hand.give(d.Drop(checkpoints=((0, 3), (1, 6)), why="the test asks for it"))
-    hand.give(on(hand.launch(3, goal=1), first, last))
-    hand.until_ended(3)
-    assert {"0-3.ckpt", "1-6.ckpt"}.isdisjoint(named(tmp_path)), "copies go everywhere"
+    driver = drive(count_epochs, {})
+    first, second, last = sort_slots(driver)
+    driver.apply(place(driver.make_launch(0, goal=3), first))
+    assert driver.wait_for_end(0).cause is e.Cause.GOAL, driver.list_events(e.Ended)
+    driver.apply(place(driver.make_launch(1, goal=6, start=3, source=0), last, first, second))
+    assert driver.wait_for_end(1).cause is e.Cause.GOAL, driver.list_events(e.Ended)
+    assert [value for _, value in driver.list_reports(1)] == [1 / 4, 1 / 5, 1 / 6]
+    # The first process writes on its own node; each process has read on its own node.
+    both = {"0-3.ckpt", "1-6.ckpt"}
+    found = sorted((both & find_checkpoints(node) for node in disk.iterdir()), key=len)
+    assert found == [{"0-3.ckpt"}, both]
+    assert find_checkpoints(tmp_path / "study") == set()
+    printed = read_output(tmp_path / "study", 1)
+    assert printed == {f"process {rank} of 3 starts at 3" for rank in range(3)}
+    driver.apply(place(driver.make_launch(2, goal=7, start=6, source=1), first, last))
+    assert driver.wait_for_end(2).cause is e.Cause.GOAL
+    driver.apply(d.Drop(checkpoints=((0, 3), (1, 6)), why=WHY))
+    driver.apply(place(driver.make_launch(3, goal=1), first, last))
+    driver.wait_for_end(3)
+    assert both.isdisjoint(find_checkpoints(tmp_path)), "a copy was left"
 
 
-def test_a_gang_that_cannot_have_what_it_starts_from_has_a_spoiled_checkpoint_and_does_not_hang(
-    driven: Callable[..., Hand], tmp_path: Path
+@pytest.mark.slow
+def test_a_gang_that_cannot_fetch_its_checkpoint_reports_it_as_unusable_and_does_not_hang(
+    drive: Callable[..., RayDriver], tmp_path: Path
 ) -> None:
-    hand = driven(counts, {})
-    first, _, last = parted(hand)
-    hand.give(on(hand.launch(0, goal=3), first))
-    hand.until_ended(0)
-    # The first node has a copy, and the other's fetch finds nothing.
-    (tmp_path / "kept" / "0-3.ckpt").unlink()
-    hand.give(on(hand.launch(1, goal=6, start=3, source=0), first, last))
-    ended = hand.until_ended(1)
+    driver = drive(count_epochs, {})
+    first, _, last = sort_slots(driver)
+    driver.apply(place(driver.make_launch(0, goal=3), first))
+    driver.wait_for_end(0)
+    # The first node has a copy, and the other node cannot fetch one.
+    (tmp_path / "storage" / "0-3.ckpt").unlink()
+    driver.apply(place(driver.make_launch(1, goal=6, start=3, source=0), first, last))
+    ended = driver.wait_for_end(1)
     assert ended.cause is e.Cause.LOST
     assert "0-3.ckpt cannot be read from" in ended.note
-    assert len(hand.of(e.Spoiled)) == 1
+    assert len(driver.list_events(e.Spoiled)) == 1
 
 
-# It may have been saving.
+# An upload may be under way when the node is lost.
 @pytest.mark.filterwarnings("ignore:.*went with its node before it was published")
+@pytest.mark.slow
 @pytest.mark.parametrize("leads", [False, True])
-def test_a_gang_without_a_folder_is_lost_as_a_whole_with_one_of_its_nodes(
-    driven: Callable[..., Hand], nodes: Nodes, disk: Path, leads: bool
+def test_a_gang_is_lost_as_a_whole_with_one_of_its_nodes(
+    drive: Callable[..., RayDriver], ray_cluster: RayCluster, disk: Path, leads: bool
 ) -> None:
-    hand = driven(counts, {})
-    node = nodes.add(num_cpus=1)
-    hand.give(d.Provide(slots=2, why="the test asks for it"))
-    hand.until(lambda: len(hand.of(e.CapacityChanged)[-1].slots) == 5, "more slots")
-    capacity = hand.of(e.CapacityChanged)[-1]
-    at = dict(zip(capacity.nodes, capacity.slots, strict=True))
-    there = at.pop(node.node_id[:8])
-    slots = [there, *at.values()] if leads else [*at.values(), there]
-    hand.give(on(hand.launch(0, goal=FAR), *slots))
-    hand.until_reported(0, 2)
-    nodes.remove(node)
-    ended = hand.until_ended(0)
+    driver = drive(count_epochs, {})
+    node = ray_cluster.add(num_cpus=1)
+    driver.apply(d.Provide(slots=2, why=WHY))
+    driver.wait_for_slots(5)
+    slot_on = dict(zip(driver.capacity.nodes, driver.slots, strict=True))
+    there = slot_on.pop(node.node_id[:8])
+    slots = [there, *slot_on.values()] if leads else [*slot_on.values(), there]
+    driver.apply(place(driver.make_launch(0, goal=FAR), *slots))
+    driver.wait_for_report(0, 2)
+    ray_cluster.remove(node)
+    ended = driver.wait_for_end(0)
     assert (ended.cause, ended.note) == (e.Cause.LOST, "its node is gone")
-    # As its disk would be.
-    shutil.rmtree(next(disk.glob(f"*-{node.node_id}")))
+    remove_lost_disk(disk, node.node_id)
 
 
+@pytest.mark.slow
 def test_a_network_that_grows_across_nodes_and_shrinks_is_the_same_to_the_last_bit(
-    driven: Callable[..., Hand], tmp_path: Path
+    drive: Callable[..., RayDriver], tmp_path: Path
 ) -> None:
     stages = [(0, 3, 1.0), (3, 6, 2.0), (6, EPOCHS, 1.0)]
-    hand = driven(train, {"lr": LR})
-    first, _, last = parted(hand)
+    driver = drive(train, {"lr": LR})
+    first, _, last = sort_slots(driver)
     for attempt, (start, goal, width) in enumerate(stages):
-        launch = hand.launch(
-            attempt, goal=goal, start=start, source=attempt - 1 if attempt else None
-        )
-        # Each stage begins where the one before did not save.
+        source = attempt - 1 if attempt else None
+        launch = driver.make_launch(attempt, goal=goal, start=start, source=source)
+        # Each stage starts on a node that has not saved the stage before.
         slots = (first, last) if attempt == 1 else (last,)
         assert len(slots) == width
-        hand.give(on(launch, *slots))
-        assert hand.until_ended(attempt).cause is e.Cause.GOAL, hand.of(e.Ended)
-    kept = checkpoint_file.read(tmp_path / "kept" / f"2-{EPOCHS}.ckpt")["kept"]
-    assert same(kept, by_hand(tmp_path / "hand", stages)["kept"])
+        driver.apply(place(launch, *slots))
+        assert driver.wait_for_end(attempt).cause is e.Cause.GOAL, driver.list_events(e.Ended)
+    kept = checkpoint_file.read(tmp_path / "storage" / f"2-{EPOCHS}.ckpt")["kept"]
+    assert is_equal(kept, train_by_hand(tmp_path / "hand", stages)["kept"])
 
 
-def test_a_study_of_wide_trials_on_nodes_that_share_nothing_ends_as_one_of_narrow_ones(
+@pytest.mark.slow
+def test_a_study_of_wide_trials_on_nodes_that_share_nothing_ends_like_one_of_narrow_trials(
     disk: Path, tmp_path: Path
 ) -> None:
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "space": {"lr": pl.grid([LR, LR / 2, LR / 4, LR / 8])},
         "metric": "loss",
         "mode": "min",
@@ -208,17 +198,23 @@ def test_a_study_of_wide_trials_on_nodes_that_share_nothing_ends_as_one_of_narro
         "curves": "last",
     }
     store = f"sqlite:///{tmp_path / 'studies.db'}"
-    there = pl.Ray(cpus=3, disk=str(disk))
-    kept = str(tmp_path / "kept")
-    wide = pl.tune(train, **given, slots=there, span=3, store=store, name="w", checkpoints=kept)
-    narrow = pl.tune(train, **given, slots="cpu:2")
-    with opened_store(store) as opened:
-        log = list(opened.read("w"))
+    wide = pl.tune(
+        train,
+        **options,
+        slots=pl.Ray(cpus=3, disk=str(disk)),
+        span=3,
+        store=store,
+        name="wide",
+        checkpoints=str(tmp_path / "storage"),
+    )
+    narrow = pl.tune(train, **options, slots="cpu:2")
+    with open_existing(store) as opened:
+        log = list(opened.read("wide"))
     launches = [one for step in log for one in step.decisions if isinstance(one, d.Launch)]
     assert {launch.width for launch in launches} == {3.0}
-    assert any(launch.source is not None for launch in launches), "some were paused and went on"
+    assert any(launch.source is not None for launch in launches), "no trial was resumed"
     assert not [step for step in log if isinstance(step.event, e.Spoiled)]
     for one, other in zip(wide.trials, narrow.trials, strict=True):
         assert one.config == other.config
         assert one.values == pytest.approx(other.values, rel=1e-4)
-    assert replayed(log).difference is None
+    assert replay_log(log).difference is None

@@ -1,8 +1,8 @@
-"""NVIDIA's multi-process service: trials that share a GPU run at the same time, not in turns.
+"""NVIDIA's multi-process service (MPS): trials that share a GPU run at the same time.
 
-Knows how to start the service with folders of its own, whether it works, and how to end it. A
-shell stands between: it ends the service when its standard input closes, which happens however the
-driver goes. Where the service cannot be had, a GPU is shared by turns, and `note` says why.
+Starts the service with a folder of its own, checks that it works, and ends it. A shell, the keeper,
+ends the service when its standard input closes, which happens however the driver exits. Without the
+service, trials on one GPU take turns, and `note` has the reason.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import sys
 import tempfile
 
 _CONTROL = "nvidia-cuda-mps-control"
-# The service sends itself into the background, where it must not hold our pipes open; then the
-# shell waits for its input to end. It is nobody's child: Ray ends the children of a process that
-# dies, and whoever is to end the service must live longer than that.
+# The service becomes a daemon, which must not hold the pipes open; then the shell waits for its
+# input to end. The subshell in the background is not a child of the driver: Ray kills the children
+# of a process that exits, and the keeper has to outlive them to end the service.
 _KEEPER = f"""
 exec 3<&0
 (
 trap 'cd / && rm -rf "$CUDA_MPS_LOG_DIRECTORY"' EXIT
 cd "$CUDA_MPS_LOG_DIRECTORY"
-if ! {_CONTROL} -d </dev/null >said 2>&1 3<&-; then cat said; exit 1; fi
+if ! {_CONTROL} -d </dev/null >output 2>&1 3<&-; then cat output; exit 1; fi
 echo up
 read -r _ <&3
 echo quit | {_CONTROL} >/dev/null 2>&1
 ) &
 """
-# Whoever cannot make a context with the service up could not train either.
+# A process that cannot create a CUDA context through the service could not train either.
 _PROBE = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -38,14 +38,14 @@ assert cuda.cuInit(0) == 0
 assert cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
 assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
 """
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 
 
 class Mps:
-    """The service, while it is up."""
+    """The service, while it runs."""
 
     def __init__(self, gpus: tuple[str, ...]) -> None:
-        # The folder by which programs find it; empty: it is not up.
+        # The folder through which programs connect to it; empty: it does not run.
         self.pipe = ""
         self.note = ""
         self._keeper: subprocess.Popen[str] | None = None
@@ -62,13 +62,13 @@ class Mps:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # An interrupt is the driver's to handle.
+            # A keyboard interrupt is the driver's to handle.
             start_new_session=True,
         )
         assert self._keeper.stdout is not None
-        said = self._keeper.stdout.readline().strip()
-        if said != "up":
-            self._give_up(said or "it ended without a word")
+        answer = self._keeper.stdout.readline().strip()
+        if answer != "up":
+            self._give_up(answer or "it ended without a message")
         elif not _works(environ):
             self._give_up("programs cannot reach it")
         else:
@@ -81,7 +81,7 @@ class Mps:
         if keeper is None:
             return
         try:
-            keeper.communicate(timeout=_PATIENCE_S)
+            keeper.communicate(timeout=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             os.killpg(keeper.pid, signal.SIGKILL)
             keeper.communicate()
@@ -95,7 +95,7 @@ def _works(environ: dict[str, str]) -> bool:
     probe = [sys.executable, "-c", _PROBE]
     try:
         done = subprocess.run(
-            probe, env=environ, capture_output=True, timeout=_PATIENCE_S, check=False
+            probe, env=environ, capture_output=True, timeout=_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
         return False

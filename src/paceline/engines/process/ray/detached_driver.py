@@ -1,7 +1,7 @@
-"""A driver on the cluster: it goes on when whoever started it is gone.
+"""A driver that runs on the cluster, in a detached actor, without the process that submitted it.
 
-Knows a detached actor that keeps a driver's process running, on another node where its own dies,
-and ends with it. What that process drives it does not know.
+Knows an actor that runs the driver's process, is restarted on another node when its own is lost,
+and ends with the driver. Does not know what the driver does.
 """
 
 from __future__ import annotations
@@ -14,31 +14,33 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import SpecError
-from paceline.engines.process.ray.config import connected, imported
+from paceline.engines.process.ray.config import connect_ray, import_ray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.engines.process.ray.config import Ray
 
-# Where carriers are found by their studies' names.
+# The driver prints a line with this prefix when its study has started.
+STARTED = "started:"
+# The namespace of the actors; their names are those of their studies.
 _NAMESPACE = "paceline"
 _TAIL_LINES = 20
-# How long a driver may take to begin its study.
-_BEGIN_S = 120.0
-# How long an answer may be on its way.
-_HEARD_S = 2.0
+# How long a driver may take to start its study.
+_START_S = 120.0
+# How long an answer to the submitting process may take to arrive.
+_ANSWER_S = 2.0
 
 
-class Carrier:
-    """Keeps a driver's process running, which is given the cluster's address; made an actor."""
+class DetachedDriver:
+    """Runs a driver's process, whose last argument is the cluster's address; made an actor."""
 
     def __init__(self, command: Sequence[str], order: str) -> None:
-        address = imported().get_runtime_context().gcs_address
-        self._begun = threading.Event()
-        self._asked = threading.Event()
-        self._said: deque[str] = deque(maxlen=_TAIL_LINES)
-        # It ends where its standard input does: with this actor, however that goes.
+        address = import_ray().get_runtime_context().gcs_address
+        self._started = threading.Event()
+        self._answered = threading.Event()
+        self._output: deque[str] = deque(maxlen=_TAIL_LINES)
+        # The driver ends when its standard input closes, which the end of this actor does.
         self._process = subprocess.Popen(
             [sys.executable, *command, address],
             stdin=subprocess.PIPE,
@@ -46,58 +48,54 @@ class Carrier:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        # Not on its command line, which everybody on the node can read: it may hold a password.
+        # Not an argument: other users of the node can read those, and it may contain a password.
         assert self._process.stdin is not None
         self._process.stdin.write(f"{order}\n")
         self._process.stdin.flush()
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._read_output, daemon=True).start()
 
-    def begun(self, patience: float) -> str:
-        """Wait for the driver's first word; return what it said where it ended without one."""
+    def wait_for_start(self, timeout_s: float) -> str:
+        """Wait until the study has started; return the driver's output if it failed."""
         try:
-            if not self._begun.wait(patience):
-                return f"the driver has not begun after {patience:g} s"
-            return "" if self._process.poll() in (None, 0) else "\n".join(self._said)
+            if not self._started.wait(timeout_s):
+                return f"the driver has not started it after {timeout_s:g} s"
+            return "" if self._process.poll() in (None, 0) else "\n".join(self._output)
         finally:
-            self._asked.set()
+            self._answered.set()
 
-    def _listen(self) -> None:
+    def _read_output(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._said.append(line.rstrip())
-            if line.startswith(BEGUN):
-                self._begun.set()
+            self._output.append(line.rstrip())
+            if line.startswith(STARTED):
+                self._started.set()
         self._process.wait()
-        self._begun.set()
-        ray = imported()
-        here = ray.get_runtime_context()
-        if not here.was_current_actor_reconstructed:
-            # Whoever waits for the first word hears it, or that none came.
-            self._asked.wait(_BEGIN_S)
-            time.sleep(_HEARD_S)
-        ray.kill(here.current_actor)
+        self._started.set()
+        ray = import_ray()
+        context = ray.get_runtime_context()
+        if not context.was_current_actor_reconstructed:
+            # Answer the submitting process before the actor ends.
+            self._answered.wait(_START_S)
+            time.sleep(_ANSWER_S)
+        ray.kill(context.current_actor)
 
 
-# The first word of a driver that has its study.
-BEGUN = "begun:"
+def start_detached_driver(cluster: Ray, study: str, command: Sequence[str], order: str) -> None:
+    """Start a driver on the cluster by this command, and return when its study has started.
 
-
-def carried(cluster: Ray, study: str, command: Sequence[str], order: str) -> None:
-    """Have a driver run on the cluster by this command, from now on without us.
-
-    The order is one line, its first of standard input.
+    The order is the first line of the driver's standard input.
     """
-    ours = connected(cluster, namespace=_NAMESPACE)
-    ray = imported()
+    is_connection_ours = connect_ray(cluster, namespace=_NAMESPACE)
+    ray = import_ray()
     try:
-        _hand_over(ray, study, command, order)
+        _start_actor(ray, study, command, order)
     finally:
-        if ours:
+        if is_connection_ours:
             ray.shutdown()
 
 
-def _hand_over(ray: Any, study: str, command: Sequence[str], order: str) -> None:  # noqa: ANN401
-    made = ray.remote(Carrier).options(
+def _start_actor(ray: Any, study: str, command: Sequence[str], order: str) -> None:  # noqa: ANN401
+    actor = ray.remote(DetachedDriver).options(
         name=f"study {study}",
         namespace=_NAMESPACE,
         lifetime="detached",
@@ -106,12 +104,12 @@ def _hand_over(ray: Any, study: str, command: Sequence[str], order: str) -> None
         max_restarts=-1,
     )
     try:
-        carrier = made.remote(list(command), order)
+        driver = actor.remote(list(command), order)
     except ValueError:
         raise SpecError(
             f"study {study!r} has a driver on this cluster: stop it, or choose another name."
         ) from None
-    wrong = ray.get(carrier.begun.remote(_BEGIN_S))
-    if wrong:
-        ray.kill(carrier)
-        raise SpecError(f"study {study!r} could not begin on the cluster: {wrong}")
+    problem = ray.get(driver.wait_for_start.remote(_START_S))
+    if problem:
+        ray.kill(driver)
+        raise SpecError(f"study {study!r} could not start on the cluster: {problem}")

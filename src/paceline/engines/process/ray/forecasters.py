@@ -1,8 +1,7 @@
-"""Forecasts on the cluster: a curve model that thinks there, beside the training.
+"""Forecasts on the cluster: a curve model that runs in actors there, beside the training.
 
-Knows how a model gets there and who has time for the next question. Those who think are actors, not
-plain tasks: where slots hold all CPUs Ray ends a task's process at once, and the next would load
-the model again. What is forecast, and for whom, it does not know.
+Knows how the model gets there and which actor is free. Actors, not tasks: where slots hold all CPUs
+Ray ends the process of a task at once, and the next task would load the model again.
 """
 
 from __future__ import annotations
@@ -12,79 +11,80 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from paceline.engines.process.ray.config import imported
+from paceline.engines.process.ray.config import import_ray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from paceline.core.forecast_quantiles import Forecast
     from paceline.core.ports import CurveModel, History
-    from paceline.core.values import Forecast
 
-    Asked = tuple[History, Future[Forecast | None]]
+    ForecastRequest = tuple[History, Future[Forecast | None]]
 
-# How many think at once, and how many questions may be asked meanwhile.
-_THINKERS, AT_ONCE = 2, 16
+# Actors, and requests that may wait for them at once.
+_ACTORS, MAX_REQUESTS = 2, 16
 
 
-class Thinker:
-    """Lives on some node and has the model there; made an actor."""
+class ForecastActor:
+    """Holds the curve model on a node; made an actor."""
 
     def __init__(self, load: Callable[[], CurveModel]) -> None:
         self._model = load()
 
     def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
-        """Return what the model says."""
+        """Return the model's forecasts."""
         return self._model.forecast(histories)
 
 
-class FarCurves:
-    """A curve model on the cluster: `load` makes it there.
+class RayCurveModel:
+    """A curve model that `load` creates on the cluster.
 
-    Asked from several threads at once: what is asked while all think goes into the next call.
+    Called from several threads: requests that come while all actors are busy go into one batch.
     """
 
     def __init__(self, load: Callable[[], CurveModel], others: int) -> None:
         self.others = others
         self._load = load
-        self._asked: list[Asked] = []
+        self._requests: list[ForecastRequest] = []
         self._lock = threading.Lock()
+        # Idle actors; None stands for one that is not started yet.
         self._idle: SimpleQueue[Any] = SimpleQueue()
-        for _ in range(_THINKERS):
-            self._idle.put(None)  # made when it is needed
+        for _ in range(_ACTORS):
+            self._idle.put(None)
 
     def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
-        """Return what the model says, on whatever node has time for it."""
-        mine: list[Asked] = [(history, Future()) for history in histories]
+        """Return the model's forecasts, computed by the next idle actor."""
+        own: list[ForecastRequest] = [(history, Future()) for history in histories]
         with self._lock:
-            self._asked += mine
-        thinker = self._idle.get()
+            self._requests += own
+        actor = self._idle.get()
         try:
             with self._lock:
-                asked, self._asked = self._asked, []
-            if asked:
-                thinker = thinker or self._thinker()
-                self._ask(thinker, asked)
+                batch, self._requests = self._requests, []
+            if batch:
+                actor = actor or self._start_actor()
+                self._run_batch(actor, batch)
         finally:
-            self._idle.put(thinker)
-        return [answer.result() for _, answer in mine]
+            self._idle.put(actor)
+        return [answer.result() for _, answer in own]
 
-    def _thinker(self) -> Any:  # noqa: ANN401 - an actor's handle
-        # It asks for no CPU, since the slots may hold all of them: it shares one with training.
-        # One that dies with its node is made again on another.
-        thinker = (
-            imported()
-            .remote(Thinker)
+    def _start_actor(self) -> Any:  # noqa: ANN401 - an actor's handle
+        # Without a CPU, since slots may hold all of them. Ray restarts it on another node when its
+        # own is lost.
+        actor = (
+            import_ray()
+            .remote(ForecastActor)
             .options(num_cpus=0, scheduling_strategy="SPREAD", max_restarts=-1, max_task_retries=-1)
         )
-        return thinker.remote(self._load)
+        return actor.remote(self._load)
 
-    def _ask(self, thinker: Any, asked: Sequence[Asked]) -> None:  # noqa: ANN401
+    def _run_batch(self, actor: Any, batch: Sequence[ForecastRequest]) -> None:  # noqa: ANN401
         try:
-            histories = [history for history, _ in asked]
-            found = imported().get(thinker.forecast.remote(histories))
+            histories = [history for history, _ in batch]
+            forecasts = import_ray().get(actor.forecast.remote(histories))
         except Exception as error:
-            for _, answer in asked:
+            for _, answer in batch:
                 answer.set_exception(error)
             return
-        for (_, answer), forecast in zip(asked, found, strict=True):
+        for (_, answer), forecast in zip(batch, forecasts, strict=True):
             answer.set_result(forecast)

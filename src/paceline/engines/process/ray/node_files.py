@@ -1,8 +1,9 @@
-"""A node's own folder, where it does not see the study's: its checkpoints, their way, the output.
+"""Files of a study on a node that does not share the study's folder: checkpoints and output.
 
-Knows the shelf there and the storage that all nodes reach. What workers write lies here and is put
-into the storage from here; what they start from is brought here, and stays as a copy while there
-is room. Begins empty and ends with its host: all that counts is in the storage.
+`NodeFileStore` runs in the agent on the node: workers write checkpoints there, and it uploads them
+to the storage that all nodes reach, downloads checkpoints to start from, and keeps copies while
+there is room. `NodeFilesClient` is its counterpart on the driver. The folder starts empty and is
+deleted with the agent: whatever must last is in the storage.
 """
 
 from __future__ import annotations
@@ -16,246 +17,277 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.core.errors import CheckpointError, SpecError
-from paceline.engines.process.checkpoint_files import Shelf
-from paceline.engines.process.ray.config import imported
-from paceline.engines.process.ray.node_protocol import Clear, Drop, Kept, Printed, Publish, Settle
-from paceline.worker.trial import name_of
+from paceline.engines.process.checkpoint_files import CheckpointFiles
+from paceline.engines.process.providers import CheckpointPublished
+from paceline.engines.process.ray.config import import_ray
+from paceline.engines.process.ray.node_protocol import (
+    AssignAttempt,
+    AttemptOutput,
+    ClearAttempt,
+    DropCheckpoint,
+    PublishCheckpoint,
+)
+from paceline.worker.trial import checkpoint_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paceline.core.ports import Storage
     from paceline.core.values import AttemptId
-    from paceline.engines.process.checkpoint_files import Name
-    from paceline.engines.process.ray.node_protocol import AnyWord, AtHome
+    from paceline.engines.process.providers import CheckpointKey
+    from paceline.engines.process.ray.node_protocol import FileCommand, NodeMessage
 
 
-# So many checkpoints are on their way at a time, in each direction.
-_LINES = 4
-# What is brought of an attempt's output.
-_LOG_BYTES = 2**20
+# Concurrent uploads, and concurrent downloads.
+_TRANSFERS = 4
+# How much of an attempt's output is brought to the driver.
+_OUTPUT_BYTES = 2**20
 
 
-class Ways(NamedTuple):
-    """Where a node finds things."""
+class NodePaths(NamedTuple):
+    """Folders and storage of a study, as sent to each node."""
 
-    # The study's files, a file there and what it says, and where relative paths begin.
-    files: str
+    # The study's checkpoints. A file beside them with a random text: a node that reads the same
+    # text sees the same folder.
+    checkpoints: str
     mark: str
-    word: str
+    mark_text: str
+    # The working directory of the driver; None: the runtime environment has one.
     cwd: str | None
-    # Where checkpoints are kept elsewhere: its address, and what Ray has of it, since a node that
-    # sees the study's files need not be able to open it. What copies on a node may take.
-    url: str
+    # The storage of checkpoints, empty without one; as an object reference, since a node that sees
+    # the study's folder may lack the storage's library.
+    storage_url: str
     storage: Any
     cache_bytes: int | None
-    # Where a node keeps files of its own though it sees the study's.
+    # The folder for node-local files, on nodes that see the study's folder, too.
     disk: str | None
 
     @property
-    def seen(self) -> bool:
-        """Whether this node sees the study's files: a folder of that name may be another."""
+    def is_folder_shared(self) -> bool:
+        """Whether this node sees the study's folder, not another one under the same path."""
         try:
-            return os.path.isdir(self.files) and Path(self.mark).read_text() == self.word
+            found = Path(self.mark).read_text()
         except OSError:
             return False
+        return os.path.isdir(self.checkpoints) and found == self.mark_text
 
 
-def home_of(ways: Ways, node: str) -> Home | None:
-    """Return this node's own folder; None: it uses the study's, which it sees."""
-    seen = ways.seen
-    if not ways.url:
-        if seen:
+def open_node_files(paths: NodePaths, node: str) -> NodeFileStore | None:
+    """Create this node's own folder; None: the node uses the study's folder."""
+    is_shared = paths.is_folder_shared
+    if not paths.storage_url:
+        if is_shared:
             return None
         raise SpecError(
-            f"a node of the cluster does not see {ways.files}, where checkpoints are kept: give "
-            "files=… in a folder that all nodes share, or checkpoints=… in a storage that all reach"
+            f"a node of the cluster does not see {paths.checkpoints}, the folder of checkpoints: "
+            "give files=… in a folder that all nodes share, or checkpoints=… in a storage that all "
+            "nodes reach"
         )
-    if seen and ways.disk is None:
+    if is_shared and paths.disk is None:
         return None
     try:
-        storage: Storage = imported().get(ways.storage)
-    except Exception as error:  # whatever its library, or the want of it, raises
+        storage: Storage = import_ray().get(paths.storage)
+    except Exception as error:  # any error of the storage's library, or that it is missing
         last = str(error).strip().splitlines()[-1]
-        raise SpecError(f"a node of the cluster cannot open {ways.url}: {last}") from error
-    disk = ways.disk or tempfile.gettempdir()
-    folder = Path(disk) / f"paceline-{ways.url.rpartition('/')[2]}-{node}"
-    shutil.rmtree(folder, ignore_errors=True)  # of a host that was killed
+        raise SpecError(f"a node of the cluster cannot open {paths.storage_url}: {last}") from error
+    disk = paths.disk or tempfile.gettempdir()
+    folder = Path(disk) / f"paceline-{paths.storage_url.rpartition('/')[2]}-{node}"
+    shutil.rmtree(folder, ignore_errors=True)  # of an agent that was killed
     try:
-        return Home(folder, storage, ways.cache_bytes)
+        return NodeFileStore(folder, storage, paths.cache_bytes)
     except OSError as error:
         raise SpecError(f"a node of the cluster cannot write to {disk}: {error.strerror}") from None
 
 
-class Home:
-    """Keeps the files of one study on one node."""
+class NodeFileStore:
+    """The files of one study on one node, in the agent's process."""
 
     def __init__(self, folder: Path, storage: Storage, cache_bytes: int | None) -> None:
         self.folder = folder
-        self._shelf = Shelf(folder, storage, cache_bytes)
+        self._files = CheckpointFiles(folder, storage, cache_bytes)
         self._storage = storage
-        self._up = ThreadPoolExecutor(_LINES, "paceline-uploads")
-        self._down = ThreadPoolExecutor(_LINES, "paceline-downloads")
-        self._under_way: set[asyncio.Task[None]] = set()
-        # What is on its way here, and whom to tell; how much of an attempt's output was brought.
-        self._coming: dict[Name, list[Callable[[str], None]]] = {}
-        self._brought: dict[AttemptId, int] = {}
+        self._uploads = ThreadPoolExecutor(_TRANSFERS, "paceline-uploads")
+        self._downloads = ThreadPoolExecutor(_TRANSFERS, "paceline-downloads")
+        self._transfers: set[asyncio.Task[None]] = set()
+        # Downloads under way, with the functions to call at the end.
+        self._fetching: dict[CheckpointKey, list[Callable[[str], None]]] = {}
+        # How many bytes of an attempt's output the driver has.
+        self._output_sent: dict[AttemptId, int] = {}
+        self._published: set[CheckpointKey] = set()
 
-    def sign(self, name: str) -> None:
-        """Put a small object into the storage: whoever finds it there means the same storage."""
+    def write_probe(self, name: str) -> None:
+        """Put a small object into the storage, by which the driver recognizes the same storage."""
         with tempfile.NamedTemporaryFile() as file:
             try:
                 self._storage.put(name, file.name)
             except CheckpointError as error:
-                word = f"a node of the cluster cannot keep checkpoints: {error}".rstrip(".")
-                raise SpecError(word) from None
+                reason = str(error).rstrip(".")
+                raise SpecError(
+                    f"a node of the cluster cannot write checkpoints: {reason}"
+                ) from None
 
-    def obey(self, word: AtHome, tell: Callable[[AnyWord], None]) -> None:
-        """Do what the driver says."""
-        match word:
-            case Publish(name=name):
-                self._begin(self._publish(name, tell))
-            case Drop(name=name):
-                self._shelf.drop(name)
-            case Clear(attempt=attempt):
-                self._shelf.clear(attempt, told_all=False)
-                self._shelf.log(attempt).unlink(missing_ok=True)
-                self._brought.pop(attempt, None)
+    def handle(self, command: FileCommand, send: Callable[[NodeMessage], None]) -> None:
+        """Carry out a command of the driver."""
+        match command:
+            case PublishCheckpoint(name=name):
+                self._start_transfer(self._publish(name, send))
+            case DropCheckpoint(name=name):
+                self._published.discard(name)
+                self._files.drop(name)
+            case ClearAttempt(attempt=attempt):
+                self._files.release(attempt)
+                self._files.clear(attempt, self._published.__contains__)
+                self._files.log(attempt).unlink(missing_ok=True)
+                self._output_sent.pop(attempt, None)
 
-    def want(self, attempt: AttemptId, name: Name, fetched: Callable[[str], None]) -> None:
-        """Have here what an attempt starts from, and say when, or what went wrong."""
-        if self._shelf.wanted(attempt, name):
-            fetched("")
-        elif name in self._coming:
-            self._coming[name].append(fetched)
+    def fetch(
+        self, attempt: AttemptId, name: CheckpointKey, on_fetched: Callable[[str], None]
+    ) -> None:
+        """Download the checkpoint of an attempt unless it is here; call back with an error note."""
+        if self._files.reserve(attempt, name):
+            on_fetched("")
+        elif name in self._fetching:
+            self._fetching[name].append(on_fetched)
         else:
-            self._coming[name] = [fetched]
-            self._begin(self._fetch(name))
+            self._fetching[name] = [on_fetched]
+            self._start_transfer(self._fetch(name))
 
-    def printed(self, attempt: AttemptId) -> Printed:
-        """Return the end of what an attempt has printed since that was last asked."""
+    def read_output(self, attempt: AttemptId) -> AttemptOutput:
+        """Return the end of an attempt's output since the last call."""
         try:
-            with open(self._shelf.log(attempt), "rb") as file:
+            with open(self._files.log(attempt), "rb") as file:
                 size = file.seek(0, os.SEEK_END)
-                file.seek(max(self._brought.get(attempt, 0), size - _LOG_BYTES))
+                file.seek(max(self._output_sent.get(attempt, 0), size - _OUTPUT_BYTES))
                 body = file.read()
-                self._brought[attempt] = file.tell()
-                return Printed(attempt, body)
+                self._output_sent[attempt] = file.tell()
+                return AttemptOutput(attempt, body)
         except OSError:
-            return Printed(attempt, b"")
+            return AttemptOutput(attempt, b"")
 
     def close(self) -> None:
-        """Delete everything: what counts is in the storage."""
-        for line in (self._up, self._down):
-            line.shutdown(wait=False, cancel_futures=True)
+        """Delete the folder."""
+        for pool in (self._uploads, self._downloads):
+            pool.shutdown(wait=False, cancel_futures=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _begin(self, work: Any) -> None:  # noqa: ANN401 - a coroutine
-        task = asyncio.get_running_loop().create_task(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+    def _start_transfer(self, transfer: Any) -> None:  # noqa: ANN401 - a coroutine
+        task = asyncio.get_running_loop().create_task(transfer)
+        self._transfers.add(task)
+        task.add_done_callback(self._transfers.discard)
 
-    async def _publish(self, name: Name, tell: Callable[[AnyWord], None]) -> None:
-        work = self._shelf.publish(name)
-        note = await asyncio.get_running_loop().run_in_executor(self._up, work)
+    async def _publish(self, name: CheckpointKey, send: Callable[[NodeMessage], None]) -> None:
+        job = self._files.publish_job(name)
+        note = await asyncio.get_running_loop().run_in_executor(self._uploads, job)
         if not note:
-            self._shelf.saved(name, "")
-            self._shelf.cached(name)
-        tell(Kept(name, note))
+            self._published.add(name)
+            self._files.add_cached(name)
+        send(CheckpointPublished(name, note))
 
-    async def _fetch(self, name: Name) -> None:
-        work = self._shelf.fetch(name)
-        note = await asyncio.get_running_loop().run_in_executor(self._down, work)
+    async def _fetch(self, name: CheckpointKey) -> None:
+        job = self._files.fetch_job(name)
+        note = await asyncio.get_running_loop().run_in_executor(self._downloads, job)
         if not note:
-            self._shelf.cached(name)
-        for fetched in self._coming.pop(name):
-            fetched(note)
+            self._files.add_cached(name)
+        for on_fetched in self._fetching.pop(name):
+            on_fetched(note)
 
 
-class Afar:
-    """The files of one node; `say` reaches it."""
+class NodeFilesClient:
+    """The files of one node, seen from the driver."""
 
-    def __init__(self, folder: str, say: Callable[[AnyWord], None]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        send: Callable[[NodeMessage], None],
+        post: Callable[[CheckpointPublished], None],
+    ) -> None:
         self._folder = Path(folder)
-        self._say = say
-        self._lost = False
-        # Whom to tell what came of an upload, and where an attempt's output goes on this machine.
-        self._done: dict[Name, Callable[[str], None]] = {}
+        # `send` reaches the node; `post` lets the pool report an upload.
+        self._send = send
+        self._post = post
+        self._is_lost = False
+        self._uploading: set[CheckpointKey] = set()
+        # Checkpoints that the node has a copy of, as far as the driver knows.
+        self._copies: set[CheckpointKey] = set()
+        # The files of attempts' output on the driver's machine.
         self._logs: dict[AttemptId, Path] = {}
-        self._copies: set[Name] = set()
 
     @property
     def checkpoints(self) -> str:
-        """Where its workers write checkpoints, as they see it."""
+        """The folder its workers write checkpoints to, as a path on the node."""
         return str(self._folder / "checkpoints")
 
     @property
-    def busy(self) -> bool:
-        """Whether something is on its way from there."""
-        return bool(self._done)
+    def is_uploading(self) -> bool:
+        """Whether an upload of the node is under way."""
+        return bool(self._uploading)
 
     def log(self, attempt: AttemptId) -> str:
-        """Return where an attempt's output goes, as it sees it."""
+        """Return the file of an attempt's output, as a path on the node."""
         return str(self._folder / "logs" / f"attempt-{attempt}.log")
 
-    def begin(self, worker: int, attempt: AttemptId, source: Name | None, log: Path) -> None:
-        """A worker there is this attempt: bring it what it starts from, and here what it prints."""
+    def start_attempt(
+        self, worker: int, attempt: AttemptId, source: CheckpointKey | None, log: Path
+    ) -> None:
+        """Give a worker there its attempt: fetch its checkpoint, and bring its output to `log`."""
         self._logs[attempt] = log
         if source is not None:
             self._copies.add(source)
-        self._say(Settle(worker, attempt, source))
+        self._send(AssignAttempt(worker, attempt, source))
 
-    def publish(self, name: Name, done: Callable[[str], None]) -> None:
-        """Have a checkpoint put into the storage, and say what went wrong, if anything."""
-        if self._lost:
-            done(_lost(name))
+    def publish(self, name: CheckpointKey) -> None:
+        """Put a checkpoint into the storage; the pool reports CheckpointPublished."""
+        if self._is_lost:
+            self._post(_make_lost(name))
             return
-        self._done[name] = done
+        self._uploading.add(name)
         self._copies.add(name)
-        self._say(Publish(name))
+        self._send(PublishCheckpoint(name))
 
-    def drop(self, name: Name) -> None:
-        """Delete a checkpoint, where a copy may lie there."""
+    def drop(self, name: CheckpointKey) -> None:
+        """Delete the node's copy of a checkpoint, if there is one."""
         if name in self._copies:
             self._copies.remove(name)
-            self._say(Drop(name))
+            self._send(DropCheckpoint(name))
 
     def clear(self, attempt: AttemptId) -> None:
-        """Delete what an attempt that is gone has left, whole or in part, and never told."""
+        """Delete the unpublished checkpoints of an attempt that has ended."""
         self._logs.pop(attempt, None)
-        if not self._lost:
-            self._say(Clear(attempt))
+        if not self._is_lost:
+            self._send(ClearAttempt(attempt))
 
-    # What the node says
+    # From the node
 
-    def kept(self, word: Kept) -> None:
-        """An upload is done, or failed."""
-        self._done.pop(word.name)(word.note)
+    def confirm_published(self, published: CheckpointPublished) -> None:
+        """Note the end of an upload."""
+        self._uploading.discard(published.name)
 
-    def printed(self, word: Printed) -> None:
-        """More of what an attempt has printed is here; other nodes may have brought some, too."""
-        if word.body and word.attempt in self._logs:
-            with open(self._logs[word.attempt], "ab") as file:
-                file.write(word.body)
+    def append_output(self, output: AttemptOutput) -> None:
+        """Append an attempt's output to its log on this machine; several nodes may do so."""
+        if output.body and output.attempt in self._logs:
+            with open(self._logs[output.attempt], "ab") as file:
+                file.write(output.body)
 
-    def lose(self) -> None:
-        """The node is gone, and with it what was not published."""
-        self._lost = True
+    def mark_lost(self) -> None:
+        """Report all uploads as failed: the node is gone."""
+        self._is_lost = True
         self._copies.clear()
-        for name in list(self._done):
-            self._done.pop(name)(_lost(name))
+        for name in self._uploading:
+            self._post(_make_lost(name))
+        self._uploading.clear()
 
 
-def same_storage(storage: Storage, name: str) -> bool:
-    """Say whether what a node has put into its storage is found in ours; delete it."""
+def is_same_storage(storage: Storage, probe: str) -> bool:
+    """Say whether a node's probe is found in this storage; delete the probe."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            storage.get(name, str(Path(folder) / "found"))
-            storage.delete(name)
+            storage.get(probe, str(Path(folder) / "found"))
+            storage.delete(probe)
         except CheckpointError:
             return False
     return True
 
 
-def _lost(name: Name) -> str:
-    return f"checkpoint {name_of(*name)} went with its node before it was published."
+def _make_lost(name: CheckpointKey) -> CheckpointPublished:
+    note = f"checkpoint {checkpoint_name(*name)} went with its node before it was published."
+    return CheckpointPublished(name, note)

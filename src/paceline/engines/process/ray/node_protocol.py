@@ -1,7 +1,7 @@
-"""What the driver and a node say to each other, many words in one call.
+"""Messages between the driver and the agent on a node, many in one call.
 
-Knows every word and how a list of them travels. What is said to a worker, and by it, passes through
-as the bytes of its channel: nobody on the way reads them.
+Knows every message and the encoding of a list of them. Messages of a worker pass through as the
+bytes of its channel and are not decoded on the way.
 """
 
 from __future__ import annotations
@@ -11,30 +11,40 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from paceline.worker.forkserver_protocol import Exited, Kill
+from paceline.engines.process.providers import CheckpointPublished
+from paceline.worker.forkserver_protocol import KillWorker, WorkerExited
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Hire(Struct, frozen=True, tag="hire"):
-    """Have these workers, tied together where they are several; all of them on this node."""
+class StartWorkers(Struct, frozen=True, tag="start_workers"):
+    """Start these workers, all on this node; several are linked to each other as a gang."""
 
     workers: tuple[int, ...]
 
 
-class Lead(Struct, frozen=True, tag="lead"):
-    """Have these workers, the first of them as the leader of a gang that is on other nodes too."""
+class StartGang(Struct, frozen=True, tag="start_gang"):
+    """Start these workers, the first as the leader of a gang with processes on other nodes."""
 
     gang: int
-    # By rank; those on other nodes are to come through a door that only who has the key finds open.
+    # The workers on this node, by rank.
     workers: dict[int, int]
     size: int
+    # Processes on other nodes present this key when they connect to the leader's node.
     key: str
 
 
-class Join(Struct, frozen=True, tag="join"):
-    """Have these workers, by rank, and tie them to their leader behind this door."""
+class GangAddress(Struct, frozen=True, tag="gang_address"):
+    """The address at which a gang's leader accepts connections of the other processes."""
+
+    gang: int
+    host: str
+    port: int
+
+
+class JoinGang(Struct, frozen=True, tag="join_gang"):
+    """Start these workers, by rank, and connect them to their leader at this address."""
 
     workers: dict[int, int]
     host: str
@@ -42,84 +52,80 @@ class Join(Struct, frozen=True, tag="join"):
     key: str
 
 
-class Said(Struct, frozen=True, tag="said"):
-    """Bytes of a worker's channel, to it or from it."""
+class ChannelBytes(Struct, frozen=True, tag="channel_bytes"):
+    """Bytes of a worker's channel, in either direction."""
 
     worker: int
     body: bytes
 
 
-class Door(Struct, frozen=True, tag="door"):
-    """Where a gang's leader waits for the others."""
-
-    gang: int
-    host: str
-    port: int
-
-
-class Leave(Struct, frozen=True, tag="leave"):
-    """A GPU is given back: end what was started to share it."""
+class StopMps(Struct, frozen=True, tag="stop_mps"):
+    """Stop the MPS service of a GPU that is given back."""
 
     gpu: str
 
 
-# Where a node keeps files on a disk of its own
+# For a node that keeps files on a disk of its own
 
 
-class Settle(Struct, frozen=True, tag="settle"):
-    """This worker is this attempt, and starts from this checkpoint: bring it where it is not."""
+class AssignAttempt(Struct, frozen=True, tag="assign_attempt"):
+    """This worker runs this attempt; fetch the checkpoint to start from unless it is here."""
 
     worker: int
     attempt: int
     source: tuple[int, int] | None
 
 
-class Publish(Struct, frozen=True, tag="publish"):
-    """Put a checkpoint that was written here into the storage."""
+class PublishCheckpoint(Struct, frozen=True, tag="publish_checkpoint"):
+    """Upload a checkpoint of this node; answered by CheckpointPublished."""
 
     name: tuple[int, int]
 
 
-class Kept(Struct, frozen=True, tag="kept"):
-    """What came of that: nothing to say, or what went wrong."""
-
-    name: tuple[int, int]
-    note: str
-
-
-class Drop(Struct, frozen=True, tag="drop"):
-    """Delete a checkpoint here."""
+class DropCheckpoint(Struct, frozen=True, tag="drop_checkpoint"):
+    """Delete this node's copy of a checkpoint."""
 
     name: tuple[int, int]
 
 
-class Clear(Struct, frozen=True, tag="clear"):
-    """Delete what an attempt that is gone has left here."""
+class ClearAttempt(Struct, frozen=True, tag="clear_attempt"):
+    """Delete the output and the unpublished checkpoints of an attempt that has ended."""
 
     attempt: int
 
 
-class Printed(Struct, frozen=True, tag="printed"):
-    """What an attempt has printed by the end of one of its processes, or the end of it."""
+class AttemptOutput(Struct, frozen=True, tag="attempt_output"):
+    """An attempt's output since the last such message; sent when one of its processes exits."""
 
     attempt: int
     body: bytes
 
 
-AtHome: TypeAlias = Publish | Drop | Clear
-AnyWord: TypeAlias = (
-    Hire | Lead | Join | Said | Kill | Exited | Door | Leave | Settle | AtHome | Kept | Printed
+FileCommand: TypeAlias = PublishCheckpoint | DropCheckpoint | ClearAttempt
+NodeMessage: TypeAlias = (
+    StartWorkers
+    | StartGang
+    | JoinGang
+    | ChannelBytes
+    | KillWorker
+    | WorkerExited
+    | GangAddress
+    | StopMps
+    | AssignAttempt
+    | FileCommand
+    | CheckpointPublished
+    | AttemptOutput
 )
 
-_decoder = msgspec.msgpack.Decoder(list[AnyWord])
+_decoder = msgspec.msgpack.Decoder(list[NodeMessage])
 _encoder = msgspec.msgpack.Encoder()
 
 
-def packed(words: Sequence[AnyWord]) -> bytes:
-    """Return words as they travel."""
-    return _encoder.encode(words)
+def encode_messages(messages: Sequence[NodeMessage]) -> bytes:
+    """Encode messages for one call."""
+    return _encoder.encode(messages)
 
 
-def unpacked(body: bytes) -> list[AnyWord]:
-    """Return the words that arrived."""
+def decode_messages(body: bytes) -> list[NodeMessage]:
+    """Decode the messages of one call."""
     return _decoder.decode(body)

@@ -1,224 +1,228 @@
-"""The driver's end of one node of a Ray cluster: what is said to its host, and to a worker there.
+"""The nodes of a study on a Ray cluster, seen from the driver: agents, placements, channels.
 
-Knows a host's calls. What comes from there, and who is where, the nests know.
+Knows the calls of an agent and how agents are started and ended. Which worker runs where, the
+worker pool knows.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.core.errors import PacelineWarning, SpecError
-from paceline.engines.process.ray.config import imported
-from paceline.engines.process.ray.node_agent import Host
-from paceline.engines.process.ray.node_files import same_storage
-from paceline.engines.process.ray.node_protocol import packed
-from paceline.worker.protocol import Frames, framed
+from paceline.engines.process.ray.config import import_ray
+from paceline.engines.process.ray.node_agent import NodeAgent
+from paceline.engines.process.ray.node_files import is_same_storage
+from paceline.engines.process.ray.node_protocol import encode_messages
+from paceline.worker.protocol import FrameDecoder, encode_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from concurrent.futures import Future
 
     from paceline.core.ports import Storage
-    from paceline.engines.process.local.worker_pool import Packed
-    from paceline.engines.process.ray.node_agent import Opening, Service
-    from paceline.engines.process.ray.node_files import Ways
-    from paceline.engines.process.ray.node_protocol import AnyWord
+    from paceline.engines.process.local.worker_pool import PackedFunction
+    from paceline.engines.process.ray.node_agent import AgentStart, MpsEndpoint
+    from paceline.engines.process.ray.node_files import NodePaths
+    from paceline.engines.process.ray.node_protocol import NodeMessage
     from paceline.worker.protocol import AnyMessage
 
+# How long an agent may take to load the training function, or to answer.
+START_S = 120.0
+# How long an agent may take to end its workers before it is killed.
+_CLOSE_S = 15.0
 
-class Node:
-    """A node of the cluster with our host on it."""
 
-    def __init__(self, name: str, host: Any, folder: str = "") -> None:  # noqa: ANN401 - a handle
+class RayNode:
+    """A node of the cluster and the agent on it."""
+
+    def __init__(self, name: str, agent: Any, folder: str = "") -> None:  # noqa: ANN401 - a handle
         self.name = name
-        # The folder that it has of its own; empty: it sees the study's.
+        # The node's own folder; empty: the node sees the study's folder.
         self.folder = folder
-        self._host = host
-        self._words: list[AnyWord] = []
+        self._agent = agent
+        self._outbox: list[NodeMessage] = []
         self._calls = 0
         self.workers: set[int] = set()
-        # Its host does not answer any more.
-        self.lost = False
+        # The agent does not answer any more.
+        self.is_lost = False
 
     @property
-    def short(self) -> str:
-        """What it is called in the log."""
+    def short_name(self) -> str:
+        """The node's name in the log."""
         return self.name[:8]
 
-    def say(self, *words: AnyWord) -> None:
-        """Say this with the next call."""
-        self._words += words
+    def send(self, *messages: NodeMessage) -> None:
+        """Send messages with the next `flush`."""
+        self._outbox += messages
 
-    def flush(self) -> None:
-        """Send what was said."""
-        if self._words and not self.lost:
-            self._host.take.remote(self._calls, packed(self._words))
-            self._calls += 1
-        self._words = []
+    def flush(self) -> Any:  # noqa: ANN401 - a reference
+        """Send all messages in one call; return its reference, None where there is nothing."""
+        messages, self._outbox = self._outbox, []
+        if not messages or self.is_lost:
+            return None
+        self._calls += 1
+        return self._agent.receive.remote(self._calls - 1, encode_messages(messages))
 
-    def listen(self, told: Callable[[Future[bytes]], None]) -> None:
-        """Let somebody know what it says next."""
-        self._host.listen.remote().future().add_done_callback(told)
+    def listen(self, callback: Callable[[Future[bytes]], None]) -> None:
+        """Call back with the node's next batch of messages, in one of Ray's threads."""
+        self._agent.next_messages.remote().future().add_done_callback(callback)
 
-    def serve(self, gpu: str) -> Any:  # noqa: ANN401 - what to wait for
-        """Have trials that share a GPU run at the same time; return what to wait for."""
-        return self._host.serve.remote(gpu)
+    def start_mps(self, gpu: str) -> Any:  # noqa: ANN401 - a reference
+        """Start the MPS service of a GPU; return the reference of its MpsEndpoint."""
+        return self._agent.start_mps.remote(gpu)
 
-    def close(self, patience: float) -> Any:  # noqa: ANN401 - what to wait for
-        """Let the host end its workers; return what to wait for."""
+    def close(self, timeout_s: float) -> Any:  # noqa: ANN401 - a reference
+        """Let the agent end its workers; return the reference to wait for."""
         self.flush()
-        return self._host.close.remote(patience)
+        return self._agent.close.remote(timeout_s)
 
-    def end(self, kill: Callable[[Any], None]) -> None:
-        """End the host itself."""
-        kill(self._host)
+    def kill(self) -> None:
+        """End the agent itself."""
+        import_ray().kill(self._agent)
 
 
-class Place(NamedTuple):
-    """Where a slot is: its node, the GPU there, and its share of the node's cores and memory."""
+class SlotPlacement(NamedTuple):
+    """The node and GPU of a slot, and its share of the node's cores and memory."""
 
-    node: Node
+    node: RayNode
     gpu: str
     cores: float
     bytes: int
-    # Where trials that share its GPU find the service that lets them run at the same time.
+    # The pipe folder of the MPS service that lets trials share the GPU; empty without a service.
     mps: str = ""
 
 
-class FarLine:
-    """The line to one worker, through its node."""
+class RayChannel:
+    """Messages to one worker, through the agent on its node."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
-        self._frames = Frames()
-        self._whole: deque[AnyMessage] = deque()
+        self._frames = FrameDecoder()
         self.closed = False
 
     def fileno(self) -> int:
-        """Return no number: its maker says when something has arrived."""
+        """Return -1: the pool's `poll` returns the messages."""
         return -1
 
     def send(self, message: AnyMessage) -> None:
-        """Say something."""
-        self._write(framed(message))
+        """Send a message."""
+        self._write(encode_frame(message))
 
-    def feed(self, body: bytes) -> None:
-        """Take what has arrived."""
-        self._whole.extend(self._frames.cut(body))
+    def feed(self, body: bytes) -> list[AnyMessage]:
+        """Take bytes that have arrived; return the messages that are complete now."""
+        return list(self._frames.decode(body))
 
-    def arrived(self) -> Iterator[AnyMessage]:
-        """Yield what was said."""
-        while self._whole:
-            yield self._whole.popleft()
+    def read_messages(self) -> Iterable[AnyMessage]:
+        """Return nothing: the pool's `poll` returns the messages."""
+        return ()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the channel."""
         self.closed = True
 
 
-# How long a node may take to load the training function, or to answer.
-OPEN_S = 120.0
-# How long a host may take to end.
-_END_S = 5.0
+class NodeAgents:
+    """The agents of a study, one on each node with slots of the study."""
 
-
-class Hosts:
-    """One on each node with slots of the study, by the nodes' names."""
-
-    def __init__(self, train: Packed, ways: Ways, storage: Storage | None) -> None:
-        self._ray = imported()
+    def __init__(self, train: PackedFunction, paths: NodePaths, storage: Storage | None) -> None:
+        self._ray = import_ray()
         self._train = train
-        self._ways = ways
+        self._paths = paths
         self._storage = storage
-        self._closed = False
-        self.nodes: dict[str, Node] = {}
-        # Why nodes cannot have one.
+        self._is_closing = False
+        # By the nodes' names.
+        self.nodes: dict[str, RayNode] = {}
+        # Nodes that cannot be used, and why.
         self.refused: dict[str, str] = {}
 
-    def open(self, names: Sequence[str], *, strict: bool) -> None:
-        """Have hosts made where there are none, with a worker for each time that a node is named.
+    def start(self, names: Sequence[str], *, strict: bool) -> None:
+        """Start agents on nodes without one, with a spare worker for each mention of the node.
 
-        On the first nodes none may fail.
+        With `strict`, a node that cannot be used raises a SpecError; else the node is left out.
         """
         ray = self._ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        opening = {}
+        starting = {}
         for name in sorted(set(names)):
-            if name in self.nodes and not self.nodes[name].lost:
+            if name in self.nodes and not self.nodes[name].is_lost:
                 continue
             self.nodes.pop(name, None)
             here = NodeAffinitySchedulingStrategy(name, soft=False)
-            host = ray.remote(Host).options(num_cpus=0, scheduling_strategy=here).remote()
-            opened = host.open.remote(self._train, self._ways, names.count(name))
-            opening[name] = (host, opened)
-        come = self._awaited([opened for _, opened in opening.values()])
-        for name, (host, answer) in opening.items():
-            if answer not in come:
-                ray.kill(host)
+            agent = ray.remote(NodeAgent).options(num_cpus=0, scheduling_strategy=here).remote()
+            started = agent.start.remote(self._train, self._paths, names.count(name))
+            starting[name] = (agent, started)
+        ready = self._wait_for([started for _, started in starting.values()])
+        for name, (agent, started) in starting.items():
+            if started not in ready:
+                ray.kill(agent)
                 continue
             try:
-                told = ray.get(answer)
+                start = ray.get(started)
             except ray.exceptions.RayError:
-                continue  # the node went again: the next look tells
-            node = Node(name, host, told.folder)
-            wrong = told.wrong or self._astray(told)
-            if not wrong:
-                self.nodes[name] = node
-                continue
-            self.refused[name] = wrong
-            if told.wrong:
-                node.end(ray.kill)
-            else:
-                self._dismiss(node)
-            if not strict:
-                warnings.warn(f"a node is left out: {wrong}.", PacelineWarning, stacklevel=2)
+                continue  # the node is gone again: the next look finds that
+            self._add(RayNode(name, agent, start.folder), start, strict=strict)
         if strict and self.refused:
             raise SpecError(f"{next(iter(self.refused.values()))}.")
 
-    def leave(self, here: Collection[Node]) -> None:
-        """End hosts where no slot is left: an autoscaler ends no node on which somebody lives."""
-        idle = [name for name, node in self.nodes.items() if node not in here]
-        if idle:
-            self._dismiss(*(self.nodes.pop(name) for name in idle))
+    def close_idle(self, used: Collection[RayNode]) -> None:
+        """End the agents on nodes without a slot: an autoscaler keeps nodes with an actor."""
+        idle = [name for name, node in self.nodes.items() if node not in used]
+        close_nodes([self.nodes.pop(name) for name in idle], 0.0)
 
-    def dismiss(self) -> None:
-        """End all of them before the study has begun."""
-        if self.nodes:
-            self._dismiss(*self.nodes.values())
+    def close_all(self) -> None:
+        """End all agents before the study has begun."""
+        close_nodes(list(self.nodes.values()), 0.0)
 
-    def rest(self) -> None:
-        """Wait for no answer any more."""
-        self._closed = True
+    def stop_waiting(self) -> None:
+        """Wait for no further agent: the study ends."""
+        self._is_closing = True
 
-    def serve(self, gpus: Sequence[tuple[Node, str]]) -> list[Service]:
-        """Let trials that share these GPUs run at the same time, where that can be had."""
-        asked = [node.serve(gpu) for node, gpu in gpus]
-        served: list[Service] = self._ray.get(asked, timeout=OPEN_S)
-        return served
+    def start_mps(self, gpus: Sequence[tuple[RayNode, str]]) -> list[MpsEndpoint]:
+        """Start the MPS services of these GPUs."""
+        started = [node.start_mps(gpu) for node, gpu in gpus]
+        endpoints: list[MpsEndpoint] = self._ray.get(started, timeout=START_S)
+        return endpoints
 
-    def _dismiss(self, *nodes: Node) -> None:
-        """End hosts that are not needed after all, and what they have begun on their nodes."""
-        self._ray.wait([node.close(0.0) for node in nodes], num_returns=len(nodes), timeout=_END_S)
-        for node in nodes:
-            node.end(self._ray.kill)
+    def _add(self, node: RayNode, start: AgentStart, *, strict: bool) -> None:
+        """Add a node whose agent has started, or refuse it."""
+        problem = start.error or self._check_storage(start)
+        if not problem:
+            self.nodes[node.name] = node
+            return
+        self.refused[node.name] = problem
+        if start.error:
+            node.kill()
+        else:
+            close_nodes([node], 0.0)
+        if not strict:
+            warnings.warn(f"a node is left out: {problem}.", PacelineWarning, stacklevel=3)
 
-    def _astray(self, opening: Opening) -> str:
-        """Say where what a node puts into the storage is not found by us; empty: it is."""
-        if self._storage is None or not opening.sign or same_storage(self._storage, opening.sign):
+    def _check_storage(self, start: AgentStart) -> str:
+        """Return what is wrong if the node's probe is not found in the driver's storage."""
+        if self._storage is None or not start.probe or is_same_storage(self._storage, start.probe):
             return ""
         return (
-            f"a node of the cluster has another {self._storage.url} than the driver: give "
-            "checkpoints=… in a storage that all nodes reach"
+            f"{self._storage.url} on a node of the cluster is another storage than on the driver: "
+            "give checkpoints=… in a storage that all nodes reach"
         )
 
-    def _awaited(self, answers: list[Any]) -> list[Any]:
-        """Return the answers that have come by now; a study that ends waits for none."""
-        until = time.monotonic() + OPEN_S
-        come: list[Any] = []
-        while len(come) < len(answers) and time.monotonic() < until and not self._closed:
-            come, _ = self._ray.wait(answers, num_returns=len(answers), timeout=0.1)
-        return come
+    def _wait_for(self, references: list[Any]) -> list[Any]:
+        """Return the references that are ready in time; a study that ends waits for none."""
+        until = time.monotonic() + START_S
+        ready: list[Any] = []
+        while len(ready) < len(references) and time.monotonic() < until and not self._is_closing:
+            ready, _ = self._ray.wait(references, num_returns=len(references), timeout=0.1)
+        return ready
+
+
+def close_nodes(nodes: Sequence[RayNode], timeout_s: float) -> None:
+    """Let the agents of these nodes end their workers, then end the agents."""
+    if not nodes:
+        return
+    closing = [node.close(timeout_s) for node in nodes]
+    import_ray().wait(closing, num_returns=len(nodes), timeout=_CLOSE_S)
+    for node in nodes:
+        node.kill()

@@ -1,8 +1,8 @@
 """The slots a study holds on a Ray cluster: one placement group for each.
 
-Knows Ray's placement groups and nodes. A thread looks at them, since the cluster's answers may take
-long, and tells what has come and gone. A group that Ray cannot place yet stays asked for, where the
-autoscaler sees it. Knows nothing of trials, and that there are hosts on nodes.
+Knows Ray's placement groups and nodes. A thread watches them, since calls to the cluster may take
+long, and adds slots to the worker pool. A group that Ray cannot place yet stays requested, where
+the autoscaler sees it. Does not know trials.
 """
 
 from __future__ import annotations
@@ -10,301 +10,334 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.core.errors import PacelineWarning, SpecError
 from paceline.engines.process.local.devices import Gpu, find_devices
-from paceline.engines.process.ray.config import imported
-from paceline.engines.process.ray.node_protocol import Leave
-from paceline.engines.process.ray.nodes import OPEN_S, Place
+from paceline.engines.process.ray.config import import_ray
+from paceline.engines.process.ray.node_protocol import StopMps
+from paceline.engines.process.ray.nodes import START_S, SlotPlacement
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from paceline.core.values import SlotId
     from paceline.engines.process.ray.config import Ray
-    from paceline.engines.process.ray.nodes import Hosts, Node
-    from paceline.engines.process.ray.worker_pool import Nests
+    from paceline.engines.process.ray.nodes import NodeAgents, RayNode
+    from paceline.engines.process.ray.worker_pool import RayWorkerPool
 
-# How often the cluster is looked at. What dies is known at once; this is for what comes.
-_LOOK_S = 1.0
-# The same, while something is asked for that is free: an autoscaler shall not see it for long.
+# How often the cluster is checked for new slots. A lost node is known at once, from its agent.
+_CHECK_S = 1.0
+# The same while a request for a free slot is open: an autoscaler shall not see it for long.
 _SOON_S = 0.2
-# How soon what was asked for in vain is asked for again, at first and at last: each time an
-# autoscaler may see it.
-_AGAIN_S, _AGAIN_MOST_S = 2.0, 300.0
-# Ray's words for what it has found no place for.
+# How long a slot must be free before a running study requests it. Ray's count is up to a second
+# old, and Ray retries the pending requests of other programs within a second.
+_STABLE_S = 2.5
+# When a denied request is repeated, at first and at most: each time an autoscaler may see it.
+_RETRY_S, _MAX_RETRY_S = 2.0, 300.0
+# Ray's scheduling states of a group without a place.
 _DENIED = ("NO_RESOURCES", "INFEASIBLE")
-# How long a study waits at its start for a first slot.
-_START_S = 3.0
-# How long it waits for more, once it has some: what Ray has denied it tries again within a second,
-# and what another study has just given back it denies at first.
-_STILL_S = 1.5
+# How long a study waits at its start for its first slot.
+_FIRST_SLOT_S = 3.0
+# How long it waits for more after that: Ray retries a denied group within a second, and denies at
+# first what another study has just given back.
+_MORE_SLOTS_S = 1.5
 
 
-class _Held(NamedTuple):
+class _HeldSlot(NamedTuple):
     slot: SlotId
-    place: Place
+    placement: SlotPlacement
 
 
-class Reserve:
-    """Asks for slots and keeps them."""
+class PlacementPool:
+    """Requests slots and holds them."""
 
-    def __init__(self, wanted: Ray, nests: Nests, hosts: Hosts, *, mps: bool) -> None:
-        self._ray = imported()
-        self._nests = nests
-        self._hosts = hosts
-        self.kind = _kind(wanted, self._ray.cluster_resources())
-        # Whether trials shall share GPUs at the same time, and what came of that, if anything yet.
-        self._shares = mps and self.kind == "GPU"
+    def __init__(self, cluster: Ray, pool: RayWorkerPool, agents: NodeAgents, *, mps: bool) -> None:
+        self._ray = import_ray()
+        self._pool = pool
+        self._agents = agents
+        self.kind = _choose_kind(cluster, self._ray.cluster_resources())
+        # Whether trials share GPUs by MPS; and its state: "up", or why not.
+        self._uses_mps = mps and self.kind == "GPU"
         self.mps = ""
-        # None: whatever is free, except for what was given back.
-        self._all = wanted.count is None
-        self._spared = 0
-        # What was free, of what, when it was last asked for, and when that was denied; when to try
-        # the same again, and how long that was to wait.
-        self._asked = self._vain = (0, 0)
-        self._again_at = self._wait_s = 0.0
-        self._groups: dict[Any, _Held | None] = {}
-        # What is no longer counted on, and goes back when nobody works there any more.
-        self._parting: dict[SlotId, tuple[Any, _Held]] = {}
+        # Without a number: take all free slots, except for as many as were given back.
+        self._takes_all = cluster.count is None
+        self._given_back = 0
+        # The numbers of free slots and of all at the last request and at the last denied one; when
+        # to repeat the denied one, and how long that waits.
+        self._requested_at = self._denied_at = (0, 0)
+        # The numbers of free slots at the last checks, with their times.
+        self._free_counts: deque[tuple[float, int]] = deque()
+        self._retry_at = self._retry_s = 0.0
+        # Placement groups; None: not placed, or not assigned to a slot yet.
+        self._groups: dict[Any, _HeldSlot | None] = {}
+        # Slots to give back when they have no worker any more.
+        self._retiring: dict[SlotId, tuple[Any, _HeldSlot]] = {}
         self._slots = count()
         self._lock = threading.Lock()
-        self._woken = threading.Event()
+        self._wakeup = threading.Event()
         self._closed = False
-        self._ask(wanted.count or 0)
+        self._request(cluster.count or 0)
         try:
-            self._begin()
+            self._acquire_first()
         except BaseException:
-            self._hosts.dismiss()
-            self.give_back()
+            self._agents.close_all()
+            self.release_all()
             raise
-        self._thread = threading.Thread(target=self._watch, name="paceline-reserve", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="paceline-placement", daemon=True)
         self._thread.start()
 
-    def more(self, slots: int) -> None:
-        """Ask for further slots; they are told when they are there."""
+    def request(self, slots: int) -> None:
+        """Request further slots; the worker pool reports them when they are placed."""
         with self._lock:
-            self._spared = max(0, self._spared - slots)
-            self._ask(slots)
-        self._woken.set()
+            self._given_back = max(0, self._given_back - slots)
+            self._request(slots)
+        self._wakeup.set()
 
-    def less(self, slots: Collection[SlotId]) -> None:
-        """Count on these slots no more; nobody else has them before they are let go."""
+    def retire(self, slots: Collection[SlotId]) -> None:
+        """Stop counting on these slots, and withdraw open requests; `release` follows for each."""
         with self._lock:
             for group, held in list(self._groups.items()):
                 if held is None:
-                    # Who gives back waits for no more: it would come in place of what goes.
+                    # An open request would replace the slot that is given back.
                     del self._groups[group]
                     self._ray.util.remove_placement_group(group)
                 elif held.slot in slots:
                     del self._groups[group]
-                    self._spared += 1
-                    self._parting[held.slot] = group, held
+                    self._given_back += 1
+                    self._retiring[held.slot] = group, held
 
-    def let_go(self, slot: SlotId) -> None:
-        """Give a slot back to the cluster: nobody works there any more."""
+    def release(self, slot: SlotId) -> None:
+        """Give a retired slot back to the cluster: it has no worker any more."""
         with self._lock:
-            parted = self._parting.pop(slot, None)
-        if parted is not None:  # else it went with its node before
-            group, (_, place) = parted
-            if place.mps:
-                place.node.say(Leave(place.gpu))
+            retired = self._retiring.pop(slot, None)
+        if retired is not None:  # else it was lost with its node
+            group, (_, placement) = retired
+            if placement.mps:
+                placement.node.send(StopMps(placement.gpu))
             self._ray.util.remove_placement_group(group)
-            self._woken.set()
+            self._wakeup.set()
 
-    def rest(self) -> None:
-        """Look no more."""
+    def stop_watching(self) -> None:
+        """End the thread that watches the cluster."""
         self._closed = True
-        self._hosts.rest()
-        self._woken.set()
+        self._agents.stop_waiting()
+        self._wakeup.set()
         self._thread.join()
 
-    def give_back(self) -> None:
+    def release_all(self) -> None:
         """Give all slots back to the cluster."""
-        for group in (*self._groups, *(group for group, _ in self._parting.values())):
+        for group in (*self._groups, *(group for group, _ in self._retiring.values())):
             self._ray.util.remove_placement_group(group)
 
-    # Looking
+    # Watching
 
-    def _begin(self) -> None:
-        """Take what is free now, so that the study begins with it."""
-        began = moved = time.monotonic()
-        fresh: dict[Any, str] = {}
-        while time.monotonic() - began < _START_S:
-            if self._all:
-                self._ask_for_all()
-            before, fresh = len(fresh), self._look()
-            if len(fresh) > before:
-                moved = time.monotonic()
-            if len(fresh) == (self._total() if self._all else len(self._groups)):
+    def _acquire_first(self) -> None:
+        """Take the slots that are free now, so that the study begins with them."""
+        began = changed = time.monotonic()
+        placed: dict[Any, str] = {}
+        while time.monotonic() - began < _FIRST_SLOT_S:
+            if self._takes_all:
+                self._request_all_free(at_once=True)
+            before, placed = len(placed), self._find_placed()
+            if len(placed) > before:
+                changed = time.monotonic()
+            if len(placed) == (self._count_all() if self._takes_all else len(self._groups)):
                 break
-            if fresh and time.monotonic() - moved > _STILL_S:
+            if placed and time.monotonic() - changed > _MORE_SLOTS_S:
                 break  # the others are taken, or still to come
             time.sleep(0.02)
-        if self._all:
-            self._forget_denied()
-        if not fresh:
-            kind = self.kind
-            # Who takes what is free asks for nothing that an autoscaler could see.
-            silent = f", and asks nobody for it: give {kind.lower()}s=… where nodes come on demand"
-            warnings.warn(
-                f"the cluster has no free {kind} now: the study waits for one{silent * self._all}.",
-                PacelineWarning,
-                stacklevel=2,
-            )
-        self._nests.begin(self._settled(fresh, strict=True))
+        if self._takes_all:
+            self._withdraw_denied()
+        if not placed:
+            self._warn_of_no_slot()
+        self._pool.add_initial_slots(self._assign_slots(placed, strict=True))
+
+    def _warn_of_no_slot(self) -> None:
+        hint = ""
+        if self._takes_all:
+            hint = f" (it requests none from an autoscaler; give {self.kind.lower()}s=… for that)"
+        warnings.warn(
+            f"the cluster has no free {self.kind} now: the study waits for one{hint}.",
+            PacelineWarning,
+            stacklevel=3,
+        )
 
     def _watch(self) -> None:
         while not self._closed:
             with self._lock:
-                soon = self._all and None in self._groups.values()
-            self._woken.wait(_SOON_S if soon else _LOOK_S)
-            self._woken.clear()
+                soon = self._takes_all and None in self._groups.values()
+            self._wakeup.wait(_SOON_S if soon else _CHECK_S)
+            self._wakeup.clear()
             if self._closed:
                 return
             try:
-                self._once()
+                self._update()
             except Exception as error:
-                # The cluster's head does not answer; whoever still trains goes on meanwhile.
-                warnings.warn(f"the cluster cannot be looked at: {error}", PacelineWarning, 2)
+                # The cluster's head does not answer; running attempts continue meanwhile.
+                warnings.warn(f"the cluster does not answer: {error}", PacelineWarning, 2)
 
-    def _once(self) -> None:
+    def _update(self) -> None:
         with self._lock:
-            fresh = self._look()
-        settled = self._settled(fresh)
-        if settled:
-            self._nests.arrive(settled)
+            placed = self._find_placed()
+        placements = self._assign_slots(placed)
+        if placements:
+            self._pool.add_slots(placements)
         with self._lock:
-            held = (*self._groups.values(), *(held for _, held in self._parting.values()))
-        self._hosts.leave({each.place.node for each in held if each is not None})
-        if self._all:
+            held = (*self._groups.values(), *(held for _, held in self._retiring.values()))
+        self._agents.close_idle({each.placement.node for each in held if each is not None})
+        if self._takes_all:
             with self._lock:
-                self._forget_denied()
-                self._ask_for_all()
+                self._withdraw_denied()
+                self._request_all_free()
 
-    def _ask_for_all(self) -> None:
-        """Ask for what is free: never for more, or an autoscaler would never come to rest."""
-        free = int(self._ray.available_resources().get(self.kind, 0))
-        total = self._total()
-        if (free, total) == self._vain and time.monotonic() < self._again_at:
-            return  # as before: it lies in pieces on several nodes, or where we may not be
-        self._asked = free, total
-        pending = sum(held is None for held in self._groups.values())
-        # What is told to be free may be what we have just taken.
-        # Who has given back keeps one, wherever that is when nodes have gone.
-        most = max(1, total - self._spared) - len(self._groups)
-        self._ask(min(free - pending, most))
+    # Requests
 
-    def _total(self) -> int:
-        alive = (node["Resources"] for node in self._ray.nodes() if node["Alive"])
-        return int(sum(resources.get(self.kind, 0) for resources in alive))
-
-    def _forget_denied(self) -> None:
-        """Take back what was not free after all, or on a node that is left out."""
-        table = self._ray.util.placement_group_table()
-        vain = False
-        for group in [group for group, held in self._groups.items() if held is None]:
-            told = table.get(group.id.hex(), {})
-            denied = told.get("stats", {}).get("scheduling_state") in _DENIED
-            if denied or self._hosts.refused.keys() & told.get("bundles_to_node_id", {}).values():
-                del self._groups[group]
-                self._ray.util.remove_placement_group(group)
-                vain = True
-        if vain:
-            # Less and less often, but not never: what was told to be free may have been free later.
-            again = self._asked == self._vain
-            self._wait_s = min(2 * self._wait_s, _AGAIN_MOST_S) if again else _AGAIN_S
-            self._vain, self._again_at = self._asked, time.monotonic() + self._wait_s
-
-    def _ask(self, slots: int) -> None:
+    def _request(self, slots: int) -> None:
         for _ in range(slots):
             self._groups[self._ray.util.placement_group([{self.kind: 1}])] = None
 
-    def _look(self) -> dict[Any, str]:
-        """Return the groups that have a place and no slot yet, by their nodes; forget the lost."""
+    def _request_all_free(self, *, at_once: bool = False) -> None:
+        """Request the free slots, never more: an autoscaler would start nodes without end."""
+        stable = self._count_free()
+        free = self._free_counts[-1][1] if at_once else stable
+        total = self._count_all()
+        if (free, total) == self._denied_at and time.monotonic() < self._retry_at:
+            return  # unchanged: free in fractions on several nodes, or on a refused node
+        self._requested_at = free, total
+        pending = sum(held is None for held in self._groups.values())
+        # A study that has given slots back keeps one, on whatever node, when nodes are lost.
+        limit = max(1, total - self._given_back) - len(self._groups)
+        wanted = min(free - pending, limit)
+        if wanted > 0:
+            self._free_counts.clear()  # they may count the slots that are requested now
+            self._request(wanted)
+
+    def _count_free(self) -> int:
+        """Return how many slots were free at all checks of the last seconds."""
+        now = time.monotonic()
+        counts = self._free_counts
+        counts.append((now, int(self._ray.available_resources().get(self.kind, 0))))
+        while len(counts) > 1 and counts[1][0] <= now - _STABLE_S:
+            counts.popleft()
+        is_stable = counts[0][0] <= now - _STABLE_S
+        return min(free for _, free in counts) if is_stable else 0
+
+    def _count_all(self) -> int:
+        alive = (node["Resources"] for node in self._ray.nodes() if node["Alive"])
+        return int(sum(resources.get(self.kind, 0) for resources in alive))
+
+    def _withdraw_denied(self) -> None:
+        """Withdraw requests that were denied, or were placed on a refused node."""
+        table = self._ray.util.placement_group_table()
+        any_denied = False
+        for group in [group for group, held in self._groups.items() if held is None]:
+            entry = table.get(group.id.hex(), {})
+            is_denied = entry.get("stats", {}).get("scheduling_state") in _DENIED
+            nodes = entry.get("bundles_to_node_id", {}).values()
+            if is_denied or self._agents.refused.keys() & nodes:
+                del self._groups[group]
+                self._ray.util.remove_placement_group(group)
+                any_denied = True
+        if any_denied:
+            # Less and less often, but not never: the slot may have become free since.
+            again = self._requested_at == self._denied_at
+            self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S) if again else _RETRY_S
+            self._denied_at, self._retry_at = self._requested_at, time.monotonic() + self._retry_s
+
+    def _find_placed(self) -> dict[Any, str]:
+        """Return the node of each placed group without a slot; forget the slots of lost nodes."""
         table = self._ray.util.placement_group_table()
         alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
-        fresh: dict[Any, str] = {}
+        placed: dict[Any, str] = {}
         for group, held in self._groups.items():
-            told = table.get(group.id.hex(), {})
-            name = told["bundles_to_node_id"][0] if told.get("state") == "CREATED" else ""
-            if held is not None and (held.place.node.lost or held.place.node.name != name):
-                self._groups[group] = held = None
-            if held is None and name in alive and name not in self._hosts.refused:
-                fresh[group] = name
-        return fresh
+            entry = table.get(group.id.hex(), {})
+            name = entry["bundles_to_node_id"][0] if entry.get("state") == "CREATED" else ""
+            if held is not None:
+                node = held.placement.node
+                if node.is_lost or node.name != name:
+                    self._groups[group] = held = None
+            if held is None and name in alive and name not in self._agents.refused:
+                placed[group] = name
+        return placed
 
-    # Settling
+    # Slots
 
-    def _settled(self, fresh: dict[Any, str], *, strict: bool = False) -> dict[SlotId, Place]:
-        """Have a host on each node, and number its slots."""
-        self._hosts.open([*fresh.values()], strict=strict)
-        nodes = self._hosts.nodes
+    def _assign_slots(
+        self, placed: dict[Any, str], *, strict: bool = False
+    ) -> dict[SlotId, SlotPlacement]:
+        """Start an agent on each node, and number its slots."""
+        self._agents.start([*placed.values()], strict=strict)
+        nodes = self._agents.nodes
         resources = {node["NodeID"]: node["Resources"] for node in self._ray.nodes()}
-        ready = [(name, group) for group, name in fresh.items() if name in nodes]
-        # Neighbours get neighbouring numbers, so that wide trials stay together.
+        ready = [(name, group) for group, name in placed.items() if name in nodes]
+        # Slots of one node get neighbouring numbers, so that wide trials stay on one node.
         ready.sort(key=lambda each: each[0])
-        gpus = self._gpus([group for _, group in ready])
-        services = self._services([nodes[name] for name, _ in ready], gpus)
-        places: dict[SlotId, Place] = {}
-        for (name, group), gpu, mps in zip(ready, gpus, services, strict=True):
-            node, of = nodes[name], resources[name]
-            share = max(1.0, of.get(self.kind, 1.0))
-            size = gpu.bytes if gpu.name else int(of.get("memory", 0) / share)
-            place = Place(node, gpu.name, of.get("CPU", 1.0) / share, size, mps)
+        gpus = self._find_gpus([group for _, group in ready])
+        pipes = self._start_mps([nodes[name] for name, _ in ready], gpus)
+        placements: dict[SlotId, SlotPlacement] = {}
+        for (name, group), gpu, pipe in zip(ready, gpus, pipes, strict=True):
+            node_resources = resources[name]
+            slots = max(1.0, node_resources.get(self.kind, 1.0))
+            size = gpu.bytes if gpu.name else int(node_resources.get("memory", 0) / slots)
+            cores = node_resources.get("CPU", 1.0) / slots
+            placement = SlotPlacement(nodes[name], gpu.name, cores, size, pipe)
             with self._lock:
                 if group not in self._groups:
-                    continue  # it was taken back meanwhile
+                    continue  # withdrawn meanwhile
                 slot = next(self._slots)
-                self._groups[group] = _Held(slot, place)
-            places[slot] = place
-        return places
+                self._groups[group] = _HeldSlot(slot, placement)
+            placements[slot] = placement
+        return placements
 
-    def _gpus(self, groups: Sequence[Any]) -> Sequence[Gpu]:
-        """Return the GPU that each group holds; only Ray knows which it is."""
+    def _find_gpus(self, groups: Sequence[Any]) -> Sequence[Gpu]:
+        """Return the GPU of each group, which only a task in the group can find out."""
         if self.kind != "GPU":
             return [Gpu("", 0)] * len(groups)
         ray = self._ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        look = ray.remote(_gpu_here)
-        asked = [
-            look.options(
+        find = ray.remote(_find_own_gpu)
+        calls = [
+            find.options(
                 num_cpus=0, num_gpus=1, scheduling_strategy=PlacementGroupSchedulingStrategy(group)
             ).remote()
             for group in groups
         ]
-        found: list[Gpu] = ray.get(asked, timeout=OPEN_S)
-        return found
+        gpus: list[Gpu] = ray.get(calls, timeout=START_S)
+        return gpus
 
-    def _services(self, nodes: Sequence[Node], gpus: Sequence[Gpu]) -> Sequence[str]:
-        """Return where trials that share each GPU find what lets them run at the same time."""
-        if not self._shares:
+    def _start_mps(self, nodes: Sequence[RayNode], gpus: Sequence[Gpu]) -> Sequence[str]:
+        """Return the pipe folder of each GPU's MPS service; empty without a service."""
+        if not self._uses_mps:
             return [""] * len(gpus)
         names = [gpu.name for gpu in gpus]
-        served = self._hosts.serve([*zip(nodes, names, strict=True)])
-        for note in {each.note for each in served if each.note} - {self.mps}:
+        endpoints = self._agents.start_mps([*zip(nodes, names, strict=True)])
+        for note in {each.note for each in endpoints if each.note} - {self.mps}:
             self.mps = note
-            word = f"trials that share a GPU take turns on a node: {note}."
-            warnings.warn(word, PacelineWarning, stacklevel=2)
-        self.mps = self.mps or ("up" if served else "")
-        return [each.pipe for each in served]
+            warnings.warn(
+                f"trials that share a GPU take turns on a node: {note}.",
+                PacelineWarning,
+                stacklevel=2,
+            )
+        self.mps = self.mps or ("up" if endpoints else "")
+        return [each.pipe for each in endpoints]
 
 
-def _kind(wanted: Ray, resources: dict[str, float]) -> str:
-    """Return what a slot is made of, in Ray's word for it."""
-    if wanted.cpus is not None or (wanted.gpus is None and not resources.get("GPU")):
+def _choose_kind(cluster: Ray, resources: dict[str, float]) -> str:
+    """Return the resource of a slot, by Ray's name."""
+    if cluster.cpus is not None or (cluster.gpus is None and not resources.get("GPU")):
         return "CPU"
     return "GPU"
 
 
-def _gpu_here() -> Gpu:
-    """Return the GPU that Ray has given to this task: its number, where NVML does not know it."""
-    (number,) = imported().get_runtime_context().get_accelerator_ids()["GPU"]
+def _find_own_gpu() -> Gpu:
+    """Return the GPU of this task: its number where NVML does not know it."""
+    (number,) = import_ray().get_runtime_context().get_accelerator_ids()["GPU"]
     try:
-        found = find_devices("gpu:1")
+        devices = find_devices("gpu:1")
     except SpecError:
         return Gpu(str(number), 0)
-    return Gpu(found.gpus[0], found.gpu_bytes[0])
+    return Gpu(devices.gpus[0], devices.gpu_bytes[0])

@@ -1,6 +1,6 @@
-"""A study's tenancy on a Ray cluster: the connection, its slots, and what nodes are told.
+"""A study's session on a Ray cluster: the connection, the slots, the agents; and its engine.
 
-Knows what has to be put together for that, and in which order it is taken apart again.
+Knows in which order the parts of the session are made and closed.
 """
 
 from __future__ import annotations
@@ -10,127 +10,132 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from paceline.core.errors import SpecError
-from paceline.engines.process.engine import LocalEngine
-from paceline.engines.process.local.worker_pool import packed
-from paceline.engines.process.ray.config import connected, imported
-from paceline.engines.process.ray.devices import Places
-from paceline.engines.process.ray.forecasters import AT_ONCE
-from paceline.engines.process.ray.node_files import Ways
-from paceline.engines.process.ray.nodes import Hosts
-from paceline.engines.process.ray.placement import Reserve
-from paceline.engines.process.ray.worker_pool import Nests
+from paceline.engines.process.engine import ProcessEngine
+from paceline.engines.process.local.worker_pool import pack_function
+from paceline.engines.process.ray.config import connect_ray, import_ray
+from paceline.engines.process.ray.devices import RayDevices
+from paceline.engines.process.ray.forecasters import MAX_REQUESTS
+from paceline.engines.process.ray.node_files import NodePaths
+from paceline.engines.process.ray.nodes import NodeAgents
+from paceline.engines.process.ray.placement import PlacementPool
+from paceline.engines.process.ray.worker_pool import RayWorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from paceline.core.ports import Adviser, Storage
+    from paceline.core.ports import Advisor
     from paceline.core.values import StudySpec
-    from paceline.engines.process.checkpoint_files import Shelf
+    from paceline.engines.process.checkpoint_files import CheckpointFiles
     from paceline.engines.process.ray.config import Ray
-    from paceline.engines.process.supervisor import Patience
+    from paceline.engines.process.supervisor import Timeouts
 
 
-class RayEngine(LocalEngine):
-    """Carries decisions out on a cluster, and ends its tenancy there."""
+class RayEngine(ProcessEngine):
+    """Process engine whose workers run on a Ray cluster; closes its session."""
 
-    # They are made on the cluster, and only waited for here.
-    _forecasts_at_once = AT_ONCE
+    # Forecasts are computed on the cluster: these threads only wait.
+    _forecast_threads = MAX_REQUESTS
 
     def __init__(
         self,
         spec: StudySpec,
-        tenancy: Tenancy,
+        session: RaySession,
         *,
-        shelf: Shelf,
-        adviser: Adviser | None = None,
-        patience: Patience | None = None,
+        files: CheckpointFiles,
+        advisor: Advisor | None = None,
+        timeouts: Timeouts | None = None,
         began: float | None = None,
     ) -> None:
-        self._tenancy = tenancy
+        self._session = session
         super().__init__(
             spec,
-            tenancy.nests,
-            tenancy.places,
-            shelf=shelf,
-            adviser=adviser,
-            patience=patience,
+            session.pool,
+            session.devices,
+            files=files,
+            advisor=advisor,
+            timeouts=timeouts,
             began=began,
         )
 
     def close(self, grace_s: float | None = None) -> None:
-        """End everything that still runs, and give the cluster back what was held."""
+        """End all processes, and give everything back to the cluster."""
         if self._closed:
             return
-        self._tenancy.rest()
+        self._session.stop_watching()
         try:
             super().close(grace_s)
         finally:
-            self._tenancy.end()
+            self._session.close()
 
 
-class Tenancy:
-    """What a study has of a cluster, from its beginning to its end."""
+class RaySession:
+    """Everything that a study holds on a cluster, from its first slot to its last."""
 
     def __init__(
-        self, wanted: Ray, train: Callable[[Any], Any], shelf: Shelf, *, mps: bool = False
+        self,
+        cluster: Ray,
+        train: Callable[[Any], Any],
+        files: CheckpointFiles,
+        *,
+        mps: bool = False,
     ) -> None:
-        _check(wanted.disk, shelf.storage)
-        function = packed(train)
-        self._connected = connected(wanted)
-        self._ray = imported()
-        self._mark = shelf.logs / "driver"
-        moved = (wanted.runtime_env or {}).get("working_dir")
-        ways = _ways(shelf, self._mark, None if moved else os.getcwd(), wanted.disk)
-        self.nests = Nests()
+        if cluster.disk is not None and files.storage is None:
+            raise SpecError(
+                f"disk={cluster.disk!r} needs a storage for checkpoints: give checkpoints=…, or "
+                "no disk."
+            )
+        function = pack_function(train)
+        self._is_connection_ours = connect_ray(cluster)
+        self._ray = import_ray()
+        self._mark = files.logs / "driver"
+        # With a working directory of its own, the runtime environment decides where nodes run.
+        moved = (cluster.runtime_env or {}).get("working_dir")
+        cwd = None if moved else os.getcwd()
+        paths = _make_node_paths(files, self._mark, cwd, cluster.disk)
+        self.pool = RayWorkerPool()
         try:
-            hosts = Hosts(function, ways, shelf.storage)
-            self._reserve = Reserve(wanted, self.nests, hosts, mps=mps)
+            agents = NodeAgents(function, paths, files.storage)
+            self._placement = PlacementPool(cluster, self.pool, agents, mps=mps)
         except BaseException:
             self._disconnect()
             raise
-        self.places = Places(self.nests, self._reserve)
+        self.devices = RayDevices(self.pool, self._placement)
 
     @property
     def mps(self) -> str:
-        """What came of letting trials share GPUs at the same time; empty: nothing was asked."""
-        return self._reserve.mps
+        """The state of MPS: "up", why it is not, or empty where it was not asked for."""
+        return self._placement.mps
 
-    def rest(self) -> None:
-        """Take in nothing more."""
-        self._reserve.rest()
+    def stop_watching(self) -> None:
+        """Add no further slots and nodes."""
+        self._placement.stop_watching()
 
-    def end(self) -> None:
-        """Give the cluster back what was held."""
-        self._reserve.give_back()
+    def close(self) -> None:
+        """Give all slots back to the cluster, and disconnect."""
+        self._placement.release_all()
         self._disconnect()
 
     def _disconnect(self) -> None:
         self._mark.unlink(missing_ok=True)
-        if self._connected:
+        if self._is_connection_ours:
             self._ray.shutdown()
 
 
-def _check(disk: str | None, storage: Storage | None) -> None:
-    """Refuse a disk from which nothing is published."""
-    if disk is not None and storage is None:
-        raise SpecError(
-            f"disk={disk!r} keeps nothing for good: give checkpoints=… in a storage, or no disk."
-        )
-
-
-def _ways(shelf: Shelf, mark: Path, cwd: str | None, disk: str | None) -> Ways:
-    """Return what nodes are told to look for; by the mark they know the study's folder."""
-    word = uuid4().hex
-    mark.write_text(word)
-    storage = shelf.storage
-    return Ways(
-        files=str(shelf.checkpoints.resolve()),
+def _make_node_paths(
+    files: CheckpointFiles, mark: Path, cwd: str | None, disk: str | None
+) -> NodePaths:
+    """Write the mark by which nodes recognize the study's folder, and return what they need."""
+    mark_text = uuid4().hex
+    mark.write_text(mark_text)
+    storage = files.storage
+    return NodePaths(
+        checkpoints=str(files.checkpoints.resolve()),
         mark=str(mark.resolve()),
-        word=word,
+        mark_text=mark_text,
         cwd=cwd,
-        url="" if storage is None else storage.url,
-        storage=None if storage is None else imported().put(storage),
-        cache_bytes=shelf.cache_bytes,
+        storage_url="" if storage is None else storage.url,
+        storage=None if storage is None else import_ray().put(storage),
+        cache_bytes=files.cache_bytes,
         disk=disk,
     )

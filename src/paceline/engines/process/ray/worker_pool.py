@@ -1,323 +1,287 @@
-"""The driver's end of all nodes: workers are had there as if they were here.
+"""The worker pool of a Ray cluster: workers run on nodes, each under the agent of its node.
 
-Knows hosts, and which worker is on which. Words to a host are gathered and go out in one call; what
-hosts say comes in by calls that wait there, and a pipe wakes whoever waits here. Keeps no thread.
+Knows which worker runs on which node and slot. Messages to an agent are collected and sent in one
+call by `poll`; messages of agents arrive in Ray's threads and wake the driver through a pipe. Has
+no thread of its own.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
-import threading
+from collections.abc import Callable, Iterable
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from paceline.engines.process.ports import Heard, Moved
-from paceline.engines.process.ray.config import imported
-from paceline.engines.process.ray.node_files import Afar
+from paceline.engines.process.providers import CheckpointPublished, PoolEvent, SlotsChanged
+from paceline.engines.process.ray.node_files import NodeFilesClient
 from paceline.engines.process.ray.node_protocol import (
-    Door,
-    Hire,
-    Join,
-    Kept,
-    Lead,
-    Printed,
-    Said,
-    Settle,
-    unpacked,
+    AssignAttempt,
+    AttemptOutput,
+    ChannelBytes,
+    GangAddress,
+    JoinGang,
+    StartGang,
+    StartWorkers,
+    decode_messages,
 )
-from paceline.engines.process.ray.nodes import FarLine
-from paceline.worker.forkserver_protocol import Exited, Kill
+from paceline.engines.process.ray.nodes import RayChannel, close_nodes
+from paceline.worker.forkserver_protocol import KillWorker, WorkerExited
+from paceline.worker.wakeup_pipe import WakeupPipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from concurrent.futures import Future
 
     from paceline.core.values import SlotId
-    from paceline.engines.process.ray.node_protocol import AnyWord
-    from paceline.engines.process.ray.nodes import Node, Place
+    from paceline.engines.process.ray.node_protocol import NodeMessage
+    from paceline.engines.process.ray.nodes import RayNode, SlotPlacement
 
 _NODE_GONE = "its node is gone"
 
-
-class Bell:
-    """A pipe that becomes readable when somebody rings, from whatever thread."""
-
-    def __init__(self) -> None:
-        self._out, self._in = os.pipe()
-        self._lock = threading.Lock()
-        self._rung = self.closed = False
-
-    def fileno(self) -> int:
-        """Return what becomes readable."""
-        return self._out
-
-    def ring(self) -> None:
-        """Wake whoever waits."""
-        with self._lock:
-            if not self._rung and not self.closed:
-                self._rung = True
-                os.write(self._in, b"!")
-
-    def hush(self) -> None:
-        """Be silent until the next ring."""
-        with self._lock:
-            if self._rung:
-                self._rung = False
-                os.read(self._out, 1)
-
-    def close(self) -> None:
-        """Ring no more."""
-        with self._lock:
-            self.closed = True
-            os.close(self._out)
-            os.close(self._in)
+# Posted from any thread; called by `poll` in the driver's, for the events that follow from it.
+_Arrival: TypeAlias = Callable[[], Iterable[PoolEvent]]
 
 
-class _Gang(NamedTuple):
-    """Members on other nodes than their leader's: they join when its door is known."""
+class _PendingGang(NamedTuple):
+    """A gang's processes on other nodes: they start when the leader's address is known."""
 
     key: str
-    # For each node its workers by rank; what is said to them until then.
-    nodes: dict[Node, dict[int, int]]
-    said: list[tuple[Node, AnyWord]]
+    # The workers of each node, by rank, and the messages for them until then.
+    nodes: dict[RayNode, dict[int, int]]
+    messages: list[tuple[RayNode, NodeMessage]]
 
 
-class Nests:
-    """Everybody on all nodes."""
+class RayWorkerPool:
+    """Worker pool whose workers run on Ray nodes."""
+
+    # An agent restarts its own fork server, so the pool as a whole is never lost.
+    closed = False
 
     def __init__(self) -> None:
-        self.wire = Bell()
-        self.places: dict[SlotId, Place] = {}
-        self._nodes: set[Node] = set()
-        self._news: SimpleQueue[tuple[Node | None, Any]] = SimpleQueue()
-        self._lines: dict[int, FarLine] = {}
-        self._homes: dict[int, Node] = {}
-        # Which slot each worker is on, and whom to tell when nobody is on one that goes back.
-        self._seats: dict[int, SlotId] = {}
-        self._parting: dict[SlotId, Callable[[SlotId], None]] = {}
-        self._gangs: dict[int, _Gang] = {}
-        self._afar: dict[Node, Afar] = {}
-        # Workers of gangs that wait for their leader's door.
-        self._waiting: dict[int, _Gang] = {}
-        self._numbers = 0
+        self.placements: dict[SlotId, SlotPlacement] = {}
+        self._nodes: set[RayNode] = set()
+        self._arrivals: SimpleQueue[_Arrival] = SimpleQueue()
+        self._wakeup = WakeupPipe()
+        # By worker.
+        self._next_worker = 0
+        self._channels: dict[int, RayChannel] = {}
+        self._worker_nodes: dict[int, RayNode] = {}
+        self._worker_slots: dict[int, SlotId] = {}
+        # Slots to give back, with the function to call when they are unused.
+        self._retiring: dict[SlotId, Callable[[SlotId], None]] = {}
+        # By the leader; the workers of these gangs that have not started.
+        self._gangs: dict[int, _PendingGang] = {}
+        self._pending_workers: dict[int, _PendingGang] = {}
+        self._node_files: dict[RayNode, NodeFilesClient] = {}
 
-    # For whoever finds nodes
+    # Slots
 
-    def begin(self, places: dict[SlotId, Place]) -> None:
-        """Begin with these slots."""
-        for _ in self._moved(places):
-            pass  # whoever begins with them need not be told
+    def add_initial_slots(self, placements: dict[SlotId, SlotPlacement]) -> None:
+        """Add the slots the study begins with, without an event."""
+        list(self._add_slots(placements))
 
-    # The same, in whatever thread
+    def add_slots(self, placements: dict[SlotId, SlotPlacement]) -> None:
+        """Add slots; may be called from any thread."""
+        self._post(partial(self._add_slots, placements))
 
-    def arrive(self, places: dict[SlotId, Place]) -> None:
-        """Slots have come."""
-        self._news.put((None, places))
-        self.wire.ring()
+    def retire_slots(self, slots: Collection[SlotId], on_unused: Callable[[SlotId], None]) -> None:
+        """Remove slots, each when it has no worker and its node has no upload under way."""
+        self._retiring |= dict.fromkeys(slots, on_unused)
+        self._wakeup.wake()
 
-    def leave(self, slots: Sequence[SlotId], why: str) -> None:
-        """Slots are gone."""
-        self._news.put((None, (tuple(slots), why)))
-        self.wire.ring()
+    def node_files(self, node: RayNode) -> NodeFilesClient | None:
+        """Return the files on a node's own disk; None: the node sees the study's folder."""
+        if node.folder and node not in self._node_files:
+            files = NodeFilesClient(node.folder, partial(self._send, node), self._post_published)
+            self._node_files[node] = files
+        return self._node_files.get(node)
 
-    # For the engine
+    # The port
 
-    def afar(self, node: Node) -> Afar | None:
-        """Return the files that a node keeps on a disk of its own; None: it sees the study's."""
-        if node.folder and node not in self._afar:
-            self._afar[node] = Afar(node.folder, partial(self._ask, node))
-        return self._afar.get(node)
-
-    def part(self, slots: Collection[SlotId], let_go: Callable[[SlotId], None]) -> None:
-        """Let slots go, each when nobody works there and nothing is on its way from there."""
-        self._parting |= dict.fromkeys(slots, let_go)
-        self.wire.ring()
-
-    # For the staff
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when `poll` has something to return."""
+        return self._wakeup.fileno()
 
     def prepare(self, count: int) -> None:
-        """Leave it to the hosts: each has workers ready for its slots."""
+        """Do nothing: each agent has spare workers for its slots."""
 
-    def hire(self, slots: Sequence[SlotId]) -> list[tuple[int, FarLine]]:
-        """Return a worker for each slot, tied together where they are several."""
-        first = self._numbers
-        self._numbers += len(slots)
-        workers = range(first, self._numbers)
-        hired = []
-        self._seats |= zip(workers, slots, strict=True)
+    def acquire(self, slots: Sequence[SlotId]) -> list[tuple[int, RayChannel]]:
+        """Return a worker for each slot; several are linked to each other as a gang."""
+        first = self._next_worker
+        self._next_worker += len(slots)
+        workers = range(first, self._next_worker)
+        self._worker_slots |= zip(workers, slots, strict=True)
         for worker in workers:
-            line = FarLine(partial(self._say, worker))
-            self._lines[worker] = line
-            hired.append((worker, line))
-        if all(slot in self.places for slot in slots):
-            self._place(workers, [self.places[slot].node for slot in slots])
+            self._channels[worker] = RayChannel(partial(self._write, worker))
+        acquired = [(worker, self._channels[worker]) for worker in workers]
+        if all(slot in self.placements for slot in slots):
+            self._start_workers(workers, [self.placements[slot].node for slot in slots])
+            self._wakeup.wake()
         else:
-            # Its slot went after the decision for it.
-            self._news.put((None, [Exited(worker, 0, _NODE_GONE) for worker in workers]))
-        self.wire.ring()
-        return hired
+            # The slot was lost after the decision to use it.
+            exits = [WorkerExited(worker, 0, _NODE_GONE) for worker in workers]
+            self._post(lambda: map(self._remove_worker, exits))
+        return acquired
 
-    def forget(self, worker: int) -> None:
-        """Leave it to the hosts."""
+    def discard(self, worker: int) -> None:
+        """Do nothing: agents discard their own workers."""
 
     def kill(self, worker: int, number: int) -> None:
-        """Send a worker, and whatever it has started, a signal."""
-        if worker in self._waiting:
-            del self._waiting[worker]
-            self._news.put((None, [Exited(worker, -number)]))
-        elif worker in self._homes:
-            self._homes[worker].say(Kill(worker, number))
-        self.wire.ring()
+        """Send a signal to a worker and to every process it has started."""
+        if worker in self._pending_workers:
+            del self._pending_workers[worker]
+            self._post(lambda: [self._remove_worker(WorkerExited(worker, -number))])
+        elif worker in self._worker_nodes:
+            self._send(self._worker_nodes[worker], KillWorker(worker, number))
 
-    def words(self) -> Sequence[object]:
-        """Return the news, and send what was said meanwhile."""
-        self.wire.hush()
-        self._part()
-        for node in self._nodes:
-            node.flush()
-        words: list[object] = []
+    def poll(self) -> Sequence[PoolEvent]:
+        """Send the collected messages, and return what has arrived."""
+        self._wakeup.clear()
+        self._remove_unused_slots()
+        self.flush()
+        events: list[PoolEvent] = []
         while True:
             try:
-                source, news = self._news.get_nowait()
+                arrival = self._arrivals.get_nowait()
             except Empty:
-                return words
-            if self._parting:
-                self.wire.ring()  # look again when all of this is taken in
-            if source is None:
-                words += self._moved(news)
-            elif news is None:
-                words += self._lost(source)
-            else:
-                source.listen(partial(self._heard, source))
-                for word in unpacked(news):
-                    self._take(source, word, words)
+                return events
+            if self._retiring:
+                self._wakeup.wake()  # look again after these events were handled
+            events += arrival()
 
-    def revive(self) -> None:
-        """Leave it to the hosts."""
+    def flush(self) -> list[Any]:
+        """Send the collected messages; return the references of the calls."""
+        calls = [node.flush() for node in self._nodes]
+        return [call for call in calls if call is not None]
 
-    def close(self, patience: float) -> None:
-        """End all workers, on all nodes."""
-        ray = imported()
-        self.words()  # who has come and was not taken in yet has a host, too
-        self.wire.close()
-        nodes = [node for node in self._nodes if not node.lost]
-        ray.wait([node.close(patience) for node in nodes], num_returns=len(nodes), timeout=5.0)
-        for node in nodes:
-            node.end(ray.kill)
+    def restart(self) -> None:
+        """Do nothing: an agent restarts its own fork server."""
 
-    # Inside
+    def close(self, timeout_s: float) -> None:
+        """End all workers on all nodes."""
+        self.poll()  # nodes that have just come have an agent, too
+        self._wakeup.close()
+        close_nodes([node for node in self._nodes if not node.is_lost], timeout_s)
 
-    def _ask(self, node: Node, word: AnyWord) -> None:
-        if isinstance(word, Settle) and word.worker in self._waiting:
-            self._waiting[word.worker].said.append((node, word))
-            return
-        node.say(word)
-        self.wire.ring()
+    # Sending
 
-    def _say(self, worker: int, body: bytes) -> None:
-        node = self._homes.get(worker)
-        if node is None:
-            return
-        if worker in self._waiting:
-            self._waiting[worker].said.append((node, Said(worker, body)))
-            return
-        node.say(Said(worker, body))
-        self.wire.ring()
+    def _write(self, worker: int, body: bytes) -> None:
+        node = self._worker_nodes.get(worker)
+        if node is not None:
+            self._send(node, ChannelBytes(worker, body))
 
-    def _place(self, workers: Sequence[int], nodes: Sequence[Node]) -> None:
+    def _send(self, node: RayNode, message: NodeMessage) -> None:
+        if isinstance(message, ChannelBytes | AssignAttempt):
+            gang = self._pending_workers.get(message.worker)
+            if gang is not None:
+                gang.messages.append((node, message))
+                return
+        node.send(message)
+        self._wakeup.wake()
+
+    def _start_workers(self, workers: Sequence[int], nodes: Sequence[RayNode]) -> None:
         for worker, node in zip(workers, nodes, strict=True):
-            self._homes[worker] = node
+            self._worker_nodes[worker] = node
             node.workers.add(worker)
         leader = nodes[0]
         if all(node is leader for node in nodes):
-            leader.say(Hire(tuple(workers)))
+            leader.send(StartWorkers(tuple(workers)))
             return
-        ranks: dict[Node, dict[int, int]] = {}
+        ranks: dict[RayNode, dict[int, int]] = {}
         for rank, (worker, node) in enumerate(zip(workers, nodes, strict=True)):
             ranks.setdefault(node, {})[rank] = worker
         key = secrets.token_hex(16)
-        near = ranks.pop(leader)
-        gang = self._gangs[workers[0]] = _Gang(key, ranks, [])
-        self._waiting |= {worker: gang for own in ranks.values() for worker in own.values()}
-        leader.say(Lead(workers[0], near, len(workers), key))
+        local = ranks.pop(leader)
+        gang = self._gangs[workers[0]] = _PendingGang(key, ranks, [])
+        self._pending_workers |= {worker: gang for own in ranks.values() for worker in own.values()}
+        leader.send(StartGang(workers[0], local, len(workers), key))
 
-    def _heard(self, node: Node, told: Future[bytes]) -> None:
-        """Take what a host says, in one of Ray's threads."""
-        error = told.exception()
-        self._news.put((node, None if error is not None else told.result()))
-        self.wire.ring()
+    # Receiving
 
-    def _take(self, source: Node, word: AnyWord, words: list[object]) -> None:
-        match word:
-            case Said(worker=worker, body=body) if worker in self._lines:
-                self._lines[worker].feed(body)
-                words.append(Heard(worker))
-            case Exited():
-                words.append(self._left(word))
-            case Kept():
-                self._afar[source].kept(word)
-            case Printed():
-                self._afar[source].printed(word)
-            case Door(gang=number, host=host, port=port) if number in self._gangs:
-                gang = self._gangs.pop(number)
-                for node, workers in gang.nodes.items():
-                    own = {rank: each for rank, each in workers.items() if each in self._waiting}
-                    node.say(Join(own, host, port, gang.key))
-                    for worker in own.values():
-                        del self._waiting[worker]
-                for node, said in gang.said:
-                    node.say(said)
-                self.wire.ring()
+    def _post(self, arrival: _Arrival) -> None:
+        self._arrivals.put(arrival)
+        self._wakeup.wake()
 
-    def _left(self, word: Exited) -> Exited:
-        """A worker is gone: nothing more is said on its line."""
-        line = self._lines.pop(word.worker, None)
-        if line is not None:
-            line.closed = True
-        self._waiting.pop(word.worker, None)
-        self._seats.pop(word.worker, None)
-        node = self._homes.pop(word.worker, None)
-        if node is not None:
-            node.workers.discard(word.worker)
-        return word
+    def _post_published(self, published: CheckpointPublished) -> None:
+        self._post(lambda: [published])
 
-    def _part(self) -> None:
-        taken = set(self._seats.values())
-        for slot in [slot for slot in self._parting if slot not in taken]:
-            place = self.places.get(slot)
-            afar = None if place is None else self._afar.get(place.node)
-            if afar is None or not afar.busy:
-                self.places.pop(slot, None)
-                self._parting.pop(slot)(slot)
-
-    def _moved(self, news: Any) -> Iterator[object]:  # noqa: ANN401 - three kinds of news
-        if isinstance(news, list):
-            yield from map(self._left, news)
-        elif isinstance(news, dict):
-            self.places |= news
-            for node in {place.node for place in news.values()} - self._nodes:
-                self._nodes.add(node)
-                node.listen(partial(self._heard, node))
-            yield Moved(came=tuple(news))
+    def _on_messages(self, node: RayNode, messages: Future[bytes]) -> None:
+        """Handle an agent's batch of messages, in one of Ray's threads."""
+        if messages.exception() is not None:
+            self._post(partial(self._lose_node, node))
         else:
-            slots, why = news
-            gone = tuple(slot for slot in slots if self.places.pop(slot, None) is not None)
-            if gone:
-                yield Moved(gone=gone, why=why)
+            self._post(partial(self._read_messages, node, messages.result()))
 
-    def _lost(self, node: Node) -> Iterator[object]:
-        """A host does not answer any more: its workers are gone, and its slots."""
-        node.lost = True
+    def _read_messages(self, node: RayNode, body: bytes) -> Iterator[PoolEvent]:
+        node.listen(partial(self._on_messages, node))
+        for message in decode_messages(body):
+            match message:
+                case ChannelBytes(worker=worker, body=part) if worker in self._channels:
+                    for each in self._channels[worker].feed(part):
+                        yield worker, each
+                case WorkerExited():
+                    yield self._remove_worker(message)
+                case CheckpointPublished():
+                    self._node_files[node].confirm_published(message)
+                    yield message
+                case AttemptOutput():
+                    self._node_files[node].append_output(message)
+                case GangAddress() if message.gang in self._gangs:
+                    self._join_gang(message)
+
+    def _join_gang(self, address: GangAddress) -> None:
+        """Start a gang's processes on the other nodes: the leader's address is known."""
+        gang = self._gangs.pop(address.gang)
+        for node, workers in gang.nodes.items():
+            # Without those that were killed meanwhile.
+            own = {rank: each for rank, each in workers.items() if each in self._pending_workers}
+            node.send(JoinGang(own, address.host, address.port, gang.key))
+            for worker in own.values():
+                del self._pending_workers[worker]
+        for node, message in gang.messages:
+            node.send(message)
+        self._wakeup.wake()
+
+    def _remove_worker(self, exited: WorkerExited) -> WorkerExited:
+        worker = exited.worker
+        channel = self._channels.pop(worker, None)
+        if channel is not None:
+            channel.close()
+        self._pending_workers.pop(worker, None)
+        self._worker_slots.pop(worker, None)
+        node = self._worker_nodes.pop(worker, None)
+        if node is not None:
+            node.workers.discard(worker)
+        return exited
+
+    def _add_slots(self, placements: dict[SlotId, SlotPlacement]) -> Iterator[PoolEvent]:
+        self.placements |= placements
+        for node in {placement.node for placement in placements.values()} - self._nodes:
+            self._nodes.add(node)
+            node.listen(partial(self._on_messages, node))
+        yield SlotsChanged(came=tuple(placements))
+
+    def _remove_unused_slots(self) -> None:
+        used = set(self._worker_slots.values())
+        for slot in [slot for slot in self._retiring if slot not in used]:
+            placement = self.placements.get(slot)
+            files = None if placement is None else self._node_files.get(placement.node)
+            if files is None or not files.is_uploading:
+                self.placements.pop(slot, None)
+                self._retiring.pop(slot)(slot)
+
+    def _lose_node(self, node: RayNode) -> Iterator[PoolEvent]:
+        """Remove a node whose agent does not answer, with its slots and workers."""
+        node.is_lost = True
         self._nodes.discard(node)
-        gone = tuple(slot for slot, place in self.places.items() if place.node is node)
-        if node in self._afar:
-            self._afar[node].lose()
+        if node in self._node_files:
+            self._node_files[node].mark_lost()
+        gone = tuple(slot for slot, each in self.placements.items() if each.node is node)
         for slot in gone:
-            del self.places[slot]
+            del self.placements[slot]
         if gone:
-            # First of all, or who was there would be launched there again.
-            yield Moved(gone=gone, why=_NODE_GONE)
+            # Before the exits, or the attempts would be launched there again.
+            yield SlotsChanged(gone=gone, why=_NODE_GONE)
         for worker in sorted(node.workers):
-            yield self._left(Exited(worker, 0, _NODE_GONE))
+            yield self._remove_worker(WorkerExited(worker, 0, _NODE_GONE))
