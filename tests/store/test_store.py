@@ -21,7 +21,7 @@ from paceline.core.decisions import AnyDecision, Step
 from paceline.core.errors import LogError, StoreError, StudyNotFound
 from paceline.core.events import AnyEvent, ChangeSlots, Resumed
 from paceline.core.forecast_quantiles import LEVELS, Forecast
-from paceline.core.values import StudySpec
+from paceline.core.values import GroupSpec, StudySpec
 from paceline.store import MemoryStore, open_store
 from paceline.store.schema import CHUNK_SIZE
 from paceline.store.sql import GROUP_SIZE, SqlStore
@@ -106,7 +106,10 @@ def _strategy(kind: Any, leaves: dict[object, st.SearchStrategy[Any]]) -> st.Sea
     if origin is tuple and arguments[-1] is not Ellipsis:
         return st.tuples(*(_strategy(argument, leaves) for argument in arguments))
     if origin is tuple:
-        return st.lists(_strategy(arguments[0], leaves), max_size=3).map(tuple)
+        # Studies that run together have different names; no other values must differ.
+        unique = (lambda group: group.name) if arguments[0] is GroupSpec else None
+        items = _strategy(arguments[0], leaves)
+        return st.lists(items, max_size=3, unique_by=unique).map(tuple)
     if origin is dict:
         return st.dictionaries(*(_strategy(argument, leaves) for argument in arguments), max_size=3)
     if issubclass(kind, Enum):
