@@ -11,6 +11,7 @@ from checkpoint_bench import EPOCHS, SCHEDULES, CheckpointBench
 from command_line import read_log
 from hypothesis import given
 from hypothesis import strategies as st
+from machine_bench import MachineBench, ScriptedPolicy
 from msgspec.structs import replace
 
 import paceline as pl
@@ -369,3 +370,13 @@ def test_epochs_trained_again_are_the_same_to_the_last_bit(tmp_path: Path) -> No
 def test_an_invalid_limit_is_refused(option: str, given: object) -> None:
     with pytest.raises(SpecError, match=f"{option}={given!r} is invalid: must be a whole number"):
         pl.Study(learns, metric="loss", mode="min", epochs=3, **{option: given})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("collect", [False, True])
+def test_the_engine_can_check_a_checkpoint_whether_or_not_checkpoints_are_collected(
+    collect: bool,
+) -> None:
+    bench = MachineBench(ScriptedPolicy(), [{"lr": 1}], saves=Saves(collect=collect))
+    bench.report(0, 0.5)
+    bench.say(e.Saved(at=1.0, attempt=0, epoch=1, bytes=8, digest="abc"))
+    assert bench.state.checkpoint_digest((0, 1)) == "abc"

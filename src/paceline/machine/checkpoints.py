@@ -1,7 +1,8 @@
 """The index of checkpoints in storage: names, sizes, and the trials they belong to.
 
 If checkpoints are not collected the index has no records: a checkpoint is then known to its node of
-the tree only. The cluster node of a checkpoint is known if slots are on several. Deletes nothing.
+the tree, and by its digest if it has one. The cluster node of a checkpoint is known if slots are on
+several. Deletes nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class CheckpointIndex:
     def __init__(self) -> None:
         self.records: dict[CheckpointName, CheckpointRecord] = {}
         self.bytes = 0
+        # Digests of checkpoints without a record; simulated checkpoints have none.
+        self._digests: dict[CheckpointName, str] = {}
         # The cluster node on which an attempt has saved.
         self.nodes: dict[AttemptId, str] = {}
         # Trials whose checkpoints may have become superfluous.
@@ -49,15 +52,23 @@ class CheckpointIndex:
             self.records[name] = record
             self.bytes += record.bytes
             self._names.setdefault(record.trial.id, []).append(name)
+        elif record.digest:
+            self._digests[name] = record.digest
         if node.checkpoints is None:
             node.checkpoints = {}
         node.checkpoints[name[1]] = name[0]
         if collect:
             self.recheck(record.trial)
 
+    def find_digest(self, name: CheckpointName) -> str | None:
+        """Return the digest of a checkpoint; empty if it was saved without, None if unknown."""
+        record = self.records.get(name)
+        return self._digests.get(name) if record is None else record.digest
+
     def drop(self, name: CheckpointName, trial: TrialState | None = None) -> None:
         """Remove a checkpoint; one without a record is found on the trial's path."""
         record = self.records.pop(name, None)
+        self._digests.pop(name, None)
         if record is not None:
             self.bytes -= record.bytes
             self._names[record.trial.id].remove(name)

@@ -129,10 +129,9 @@ class StudyState(GroupState):
         return self.find_group(self.trials[trial]).best_loss
 
     def checkpoint_digest(self, checkpoint: CheckpointName) -> str | None:
-        if not self.spec.saves.collect:
-            return ""  # without records a checkpoint is read unchecked
-        record = self.checkpoints.records.get(checkpoint)
-        return None if record is None else record.digest
+        digest = self.checkpoints.find_digest(checkpoint)
+        # Without records a checkpoint that was saved without a digest cannot be told from others.
+        return "" if digest is None and not self.spec.saves.collect else digest
 
     def apply(self, entry: Entry) -> None:
         """Fold one entry in."""
