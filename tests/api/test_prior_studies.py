@@ -450,11 +450,11 @@ def test_comments_and_docstrings_do_not_change_the_version(tmp_path: Path) -> No
     [
         ("math.sqrt(x) + 1", "math.sqrt(x) + 1.0"),
         ("x * 2", "x * 3"),
-        ("RATE = 0.5", "RATE = 0.25"),
-        ("[32, 64]", "[32, 65]"),
+        pytest.param("RATE = 0.5", "RATE = 0.25", marks=pytest.mark.slow),
+        pytest.param("[32, 64]", "[32, 65]", marks=pytest.mark.slow),
         ("math.sqrt", "math.exp"),
-        ('"c"}', '"d"}'),
-        ("(1, 2)", "(1, 3)"),
+        pytest.param('"c"}', '"d"}', marks=pytest.mark.slow),
+        pytest.param("(1, 2)", "(1, 3)", marks=pytest.mark.slow),
     ],
 )
 def test_a_change_of_the_code_changes_the_version(tmp_path: Path, old: str, new: str) -> None:

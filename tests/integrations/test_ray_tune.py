@@ -155,6 +155,7 @@ def test_tune_functions_reach_the_study_however_they_were_imported() -> None:
     assert tune_session.get_session() is None
 
 
+@pytest.mark.slow
 def test_a_tune_class_continues_its_step_count_after_a_pause() -> None:
     def study(policy: str) -> Any:  # noqa: ANN401
         return pl.tune(

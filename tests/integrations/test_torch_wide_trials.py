@@ -143,6 +143,7 @@ def run_resized(files: Path, widths: dict[int, float]) -> tuple[Machine, list[d.
     return machine, [decision for decision in decisions if isinstance(decision, d.Launch)]
 
 
+@pytest.mark.slow
 def test_a_trial_that_grows_and_shrinks_trains_like_one_of_constant_width(tmp_path: Path) -> None:
     machine, started = run_resized(tmp_path / "live", {0: 1.0, 3: 2.0, 6: 1.0})
     assert [(launch.start, launch.width) for launch in started] == [(0, 1.0), (3, 2.0), (6, 1.0)]

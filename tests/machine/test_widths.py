@@ -175,6 +175,7 @@ def test_fluid_is_near_the_bound_with_many_trials() -> None:
 
 
 @pytest.mark.unmeasured
+@pytest.mark.slow
 def test_fluid_is_near_the_bound_with_few_trials() -> None:
     found = ratios("few", 0.3, 1.9, 40)
     assert found[0] >= 1.0 - 1e-9

@@ -99,7 +99,14 @@ def test_every_figure_is_drawn_and_fits_the_screen(shown: Callable[..., Any], sc
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("name", sorted(degenerate_logs()))
+# One in each run, the others in `make test-all`; `test_figures` draws all of them in each run.
+SMALL_STUDIES = [
+    pytest.param(name, marks=() if name == "all failed" else pytest.mark.slow)
+    for name in sorted(degenerate_logs())
+]
+
+
+@pytest.mark.parametrize("name", SMALL_STUDIES)
 def test_the_page_of_a_small_study_is_complete(shown: Callable[..., Any], name: str) -> None:
     page = shown(degenerate_logs()[name])
     assert page.locator(".plot").count() == len(FIGURES)
@@ -135,6 +142,7 @@ def test_a_filter_keeps_the_rows_that_have_all_words(shown: Callable[..., Any]) 
     assert page.locator("#count").inner_text() == "1 of 2"
 
 
+@pytest.mark.slow
 def test_a_long_table_is_shown_in_pieces(shown: Callable[..., Any]) -> None:
     page = shown(simulate_log())
     assert page.locator("tr.trial").count() == 25

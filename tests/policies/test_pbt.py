@@ -401,6 +401,7 @@ def trained(trial: Any) -> None:  # noqa: ANN401
         trial.report(score=epoch - 0.5 * math.tanh(loss.item()))
 
 
+@pytest.mark.slow
 def test_a_fork_ends_bit_for_bit_like_its_schedule_trained_from_scratch(tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "metric": "score",

@@ -121,7 +121,7 @@ def trained(
 
 @pytest.mark.parametrize(
     "train",
-    [with_torch, *(pytest.param(train, marks=pytest.mark.slow) for train in (with_sgd, with_mlp))],
+    [with_sgd, *(pytest.param(train, marks=pytest.mark.slow) for train in (with_torch, with_mlp))],
 )
 def test_twenty_pauses_and_moves_change_no_bit(
     train: Callable[[Any], None], tmp_path: Path

@@ -107,7 +107,8 @@ def trained(
     return measure_sharing(read_log(store, name)), ends
 
 
-@pytest.mark.parametrize("train", [with_torch, pytest.param(with_sklearn, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("train", [with_torch, with_sklearn])
 def test_a_trial_that_shares_prefixes_ends_as_one_trained_alone(
     train: Callable[[Any], None], tmp_path: Path
 ) -> None:

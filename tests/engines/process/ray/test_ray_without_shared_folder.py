@@ -128,6 +128,7 @@ def test_a_trial_continues_on_another_node_and_its_output_comes_to_the_driver(
     assert "0-3.ckpt" not in find_checkpoints(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_node_starts_from_its_own_copy_while_there_is_room_for_it(
     drive: Callable[..., RayDriver], tmp_path: Path
 ) -> None:
@@ -162,6 +163,7 @@ def test_without_room_for_copies_a_change_in_the_storage_is_detected(
     assert "0-3.ckpt is damaged: its digest does not match" in driver.list_events(e.Spoiled)[0].note
 
 
+@pytest.mark.slow
 def test_a_broken_storage_never_yields_a_saved_checkpoint(
     drive: Callable[..., RayDriver], tmp_path: Path
 ) -> None:
