@@ -9,7 +9,7 @@ TORCH ?= torch==2.13.0
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .PHONY: setup demo test test-all check bench bench-allocation bench-curves bench-early-term bench-fidelity bench-local bench-peers \
-	bench-branching bench-policies bench-quality bench-ray bench-several bench-stages bench-stores golden pictures stores train-pfn
+	bench-branching bench-policies bench-quality bench-ray bench-score-only bench-several bench-stages bench-stores golden pictures stores train-pfn
 
 setup: .venv/ready
 
@@ -29,10 +29,15 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray,tune]'
 	touch $@
 
+# For the tests of scripts that were written for Keras, LightGBM and XGBoost: 15 MB of downloads.
+.venv/frameworks: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[frameworks]'
+	touch $@
+
 demo: setup
 	$(BIN)/paceline demo
 
-check: .venv/torch .venv/ray
+check: .venv/torch .venv/ray .venv/frameworks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -79,6 +84,9 @@ bench-stages: setup
 bench-several: setup
 	$(BIN)/python -m benchmarks.several
 
+bench-score-only: setup
+	$(BIN)/python -m benchmarks.score_only
+
 bench-stores: setup
 	$(BIN)/python -m benchmarks.stores
 
@@ -102,6 +110,7 @@ stores: setup
 
 pictures: setup
 	$(BIN)/python -m benchmarks.pictures
+	$(BIN)/python -m benchmarks.screens
 
 # Minutes on one GPU, a day on a CPU. Resumes an interrupted training.
 train-pfn: .venv/torch
@@ -109,4 +118,4 @@ train-pfn: .venv/torch
 	$(BIN)/python -m training.pfn.export build/pfn/checkpoint.pt src/paceline/curves/pfn/pfn.onnx
 
 golden: setup
-	PACELINE_GOLDEN=write $(BIN)/python -m pytest tests/machine/test_golden_logs.py tests/cli tests/analysis tests/live
+	PACELINE_GOLDEN=write $(BIN)/python -m pytest tests/machine/test_golden_logs.py tests/api/test_mistakes.py tests/cli tests/analysis tests/live

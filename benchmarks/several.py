@@ -148,7 +148,7 @@ def run_in_turn(folder: Path) -> list[dict[str, Any]]:
                 "words": words,
                 "epochs_asked": found.epochs_asked,
                 "epochs_trained": found.epochs_trained,
-                "best": result.best.value if result.best is not None else None,
+                "best": best.value if (best := result.best_or_none) is not None else None,
             }
         )
     return rows

@@ -42,7 +42,12 @@ def read(name: str) -> str:
 
 
 # Examples with torch or Ray take longest to start.
-SLOW_EXAMPLES = {"03_torch_fashion_mnist.py", "08_wide_trials.py", "09_from_ray_tune.py"}
+SLOW_EXAMPLES = {
+    "03_torch_fashion_mnist.py",
+    "08_wide_trials.py",
+    "09_from_ray_tune.py",
+    "10_deadline.py",
+}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,9 @@ def test_every_example_runs(path: Path, tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    # Standard error has the lines of progress alone.
+    assert not re.search(r"Traceback|Warning|Error|fails", done.stderr), done.stderr
     assert done.stdout
 
 
@@ -85,10 +92,11 @@ def test_every_example_says_what_it_shows_and_how_to_run_it(path: Path) -> None:
     assert f"`python examples/{path.name}" in " ".join(docstring.split())
 
 
-def test_the_example_in_the_readme_is_an_example_file() -> None:
-    found = re.search(r"<!-- (examples/\S+) -->\n```python\n(.*?)```", read("README.md"), re.S)
-    assert found is not None
-    assert found.group(2) == read(found.group(1))
+def test_the_examples_in_the_readme_are_example_files() -> None:
+    found = re.findall(r"<!-- (examples/\S+) -->\n```python\n(.*?)```", read("README.md"), re.S)
+    assert len(found) == 2
+    for path, code in found:
+        assert read(path).partition('"""\n\n')[2] == code
 
 
 def test_the_readme_names_the_make_targets() -> None:
@@ -169,6 +177,16 @@ def test_every_policy_has_a_current_picture_on_its_page(name: str) -> None:
         assert picture == draw(name), "run `make pictures`"
 
 
+def test_the_pictures_of_the_views_are_small_and_load_nothing() -> None:
+    for name in ("terminal.svg", "terminal-wide.svg"):
+        picture = read(f"docs/images/{name}")
+        ElementTree.fromstring(picture)
+        assert "running now" in picture.replace("&#160;", " ")
+        assert not re.search(r"url\((?!#)|href=", picture)
+    for path in (ROOT / "docs" / "images").iterdir():
+        assert path.stat().st_size < 200_000, f"{path.name} is too large"
+
+
 @pytest.mark.parametrize("kind", ["generator", "allocator", "curve model"])
 def test_every_other_part_is_in_the_list_of_parts(kind: str) -> None:
     text = read("docs/parts.md")
@@ -203,6 +221,8 @@ def test_links_lead_to_files_that_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_lines_of_a_page_are_at_most_140_characters(page: Path) -> None:
+    if page.name == "mistakes.md":
+        return  # written by its test, a row for each mistake
     lines = page.read_text(encoding="utf-8").splitlines()
     assert [number for number, line in enumerate(lines, 1) if len(line) > 140] == []
 

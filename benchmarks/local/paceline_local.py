@@ -111,7 +111,7 @@ def deadline(task: TaskSpec) -> dict[str, Any]:
     began = time.monotonic()
     result = make_study(task, deadline=task.deadline_s).run()
     ended = time.monotonic()
-    best = result.best
+    best = result.best_or_none
     kept = None if best is None or best.checkpoint is None else best.checkpoint.load()["state"]
     return check_deadline(task, (began, ended), kept)
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from paceline import integrations as integrations
     from paceline import parts as parts
     from paceline import policies as policies
+    from paceline.api.load import StoredStudy as StoredStudy
+    from paceline.api.load import load as load
+    from paceline.api.load import studies as studies
     from paceline.api.results import Result as Result
     from paceline.api.results import SavedCheckpoint as SavedCheckpoint
     from paceline.api.results import TrialResult as TrialResult
@@ -25,13 +28,16 @@ if TYPE_CHECKING:
     from paceline.core.errors import BrokenInvariant as BrokenInvariant
     from paceline.core.errors import CheckpointError as CheckpointError
     from paceline.core.errors import LogError as LogError
+    from paceline.core.errors import NoResult as NoResult
     from paceline.core.errors import PacelineError as PacelineError
+    from paceline.core.errors import PacelineWarning as PacelineWarning
     from paceline.core.errors import SpecError as SpecError
     from paceline.core.errors import StoreError as StoreError
     from paceline.core.errors import StudyFailed as StudyFailed
     from paceline.core.errors import StudyNotFound as StudyNotFound
     from paceline.core.errors import TraceError as TraceError
     from paceline.core.errors import TrialError as TrialError
+    from paceline.core.errors import TrialPruned as TrialPruned
     from paceline.core.space import choice as choice
     from paceline.core.space import grid as grid
     from paceline.core.space import lograndint as lograndint
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
     from paceline.engines.sim.traces import Trace as Trace
     from paceline.engines.sim.traces import read_trace as read_trace
     from paceline.engines.sim.traces import write_trace as write_trace
+    from paceline.integrations import optuna as optuna
     from paceline.integrations.ray_tune_scheduler import tune_scheduler as tune_scheduler
     from paceline.plan.schedules import cosine as cosine
     from paceline.plan.schedules import cyclic as cyclic
@@ -69,7 +76,9 @@ _MODULES = {
     "Checkpoint": "paceline.worker.ray_compat",
     "CheckpointError": "paceline.core.errors",
     "LogError": "paceline.core.errors",
+    "NoResult": "paceline.core.errors",
     "PacelineError": "paceline.core.errors",
+    "PacelineWarning": "paceline.core.errors",
     "Part": "paceline.core.values",
     "Ray": "paceline.engines.process.ray.config",
     "Result": "paceline.api.results",
@@ -79,6 +88,7 @@ _MODULES = {
     "Simulation": "paceline.api.simulation",
     "SpecError": "paceline.core.errors",
     "StoreError": "paceline.core.errors",
+    "StoredStudy": "paceline.api.load",
     "Study": "paceline.api.study",
     "StudyFailed": "paceline.core.errors",
     "StudyNotFound": "paceline.core.errors",
@@ -86,6 +96,7 @@ _MODULES = {
     "TraceError": "paceline.core.errors",
     "Trial": "paceline.worker.trial",
     "TrialError": "paceline.core.errors",
+    "TrialPruned": "paceline.core.errors",
     "TrialResult": "paceline.api.results",
     "choice": "paceline.core.space",
     "cosine": "paceline.plan.schedules",
@@ -95,6 +106,7 @@ _MODULES = {
     "get_checkpoint": "paceline.worker.ray_compat",
     "grid": "paceline.core.space",
     "linear": "paceline.plan.schedules",
+    "load": "paceline.api.load",
     "lograndint": "paceline.core.space",
     "loguniform": "paceline.core.space",
     "piecewise": "paceline.plan.settings",
@@ -104,6 +116,7 @@ _MODULES = {
     "report": "paceline.worker.ray_compat",
     "smooth": "paceline.plan.schedules",
     "step_decay": "paceline.plan.schedules",
+    "studies": "paceline.api.load",
     "together": "paceline.api.study",
     "tune": "paceline.api.study",
     "tune_scheduler": "paceline.integrations.ray_tune_scheduler",
@@ -118,6 +131,7 @@ _NAMESPACES = {
     "curves": "paceline.curves",
     "generators": "paceline.generators",
     "integrations": "paceline.integrations",
+    "optuna": "paceline.integrations.optuna",
     "parts": "paceline.parts",
     "policies": "paceline.policies",
 }

@@ -63,6 +63,22 @@ ENTRIES: list[tuple[Entry, str]] = [
         e.Commanded(at=0.0, number=1, command=e.ChangeSlots(by=-2)),
         "a command changes the number of slots by -2",
     ),
+    (
+        e.Commanded(at=0.0, number=1, command=e.ExtendStudy({"trials": 9})),
+        "a command extends the study by trials=9",
+    ),
+    (
+        e.Extended(at=0.0, spec=SPEC, to="40 trials and 27 epochs"),
+        f"study {SPEC.name!r} is extended to 40 trials and 27 epochs",
+    ),
+    (
+        e.Suggested(at=0.0, attempt=4, trial=1, params={"lr": 0.1}, domains={}),
+        "trial 1 asks for lr=0.1",
+    ),
+    (
+        e.Annotated(at=0.0, attempt=4, trial=1, attrs={"size": 3}),
+        "trial 1 notes size=3",
+    ),
     (e.Submitted(at=0.0, config={}, until=3), "an outside tuner submits a trial up to epoch 3"),
     (
         e.Adopted(at=0.0, study="a", config={}, metrics=(), seconds=()),

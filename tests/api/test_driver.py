@@ -79,7 +79,8 @@ def test_an_ended_study_that_is_run_again_gives_its_result_without_training(
     search = {"space": {"lr": pl.uniform(0, 1)}, "generator": "random", "policy": "fifo"}
     first = make_study(tmp_path, **search, trials=1).run()
     monkeypatch.setattr(Driver, "start", lambda *_: pytest.fail("an engine was started"))
-    again = make_study(tmp_path, **search, trials=1).run()
+    with pytest.warns(pl.PacelineWarning, match="nothing was trained now"):
+        again = make_study(tmp_path, **search, trials=1).run()
     assert again.best is not None
     assert first.best is not None
     assert (again.best.id, again.best.value) == (first.best.id, first.best.value)

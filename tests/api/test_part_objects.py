@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 def train(trial: Any) -> None:  # noqa: ANN401
+    trial.keep(state=[0])
     for epoch in trial.epochs():
         trial.report(loss=trial["lr"] / (epoch + 1))
 
@@ -98,7 +99,9 @@ def test_a_study_of_objects_equals_a_study_of_names_and_can_be_replayed(tmp_path
     assert [trial.config for trial in objects.trials] == [trial.config for trial in names.trials]
     log = read_log(store, "objects")
     assert replay_log(log).difference is None
-    assert pl.tune(train, **options(**OBJECTS, store=store, name="objects")).end == "quiet"
+    with pytest.warns(pl.PacelineWarning, match="ended before"):
+        again = pl.tune(train, **options(**OBJECTS, store=store, name="objects"))
+    assert again.end == "quiet"
     assert read_log(store, "objects") == log
 
 
@@ -121,7 +124,7 @@ def test_an_object_that_cannot_be_written_to_the_log_is_refused() -> None:
 
     for given, message in (
         (Local(), "no other process can import it"),
-        (Plain(), "derives from paceline.parts.BasePart"),
+        (Plain(), "derives from pl.parts.BasePart"),
         (Patient, "Patient is a class: pass an object, Patient(…)"),
         (Patient(weeks=lambda: 3), "weeks=.* cannot be written to the log"),  # type: ignore[arg-type]
         (Fixed(), "Fixed is for allocator=…, not for policy=…"),

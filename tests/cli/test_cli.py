@@ -208,7 +208,10 @@ def test_fifo_on_one_slot_takes_the_sum_of_all_epochs(paceline: CommandLine, tra
 
 # Crashes and interrupts
 
-LONG = ("simulate", "families", "--trials", "200", "--seed", "3", "--store", "x.db", "--name", "a")
+LONG = (
+    *("simulate", "families", "--policy", "asha:drain=true", "--trials", "200", "--seed", "3"),
+    *("--store", "x.db", "--name", "a"),
+)
 
 
 def start_simulation(folder: Path) -> subprocess.Popen[str]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from command_line import CommandResult, read_log, run_command, write_small_trace
 from running_command import RunningCommand, write_study_file
+from waiting import wait_for
 
+from paceline.api.stored import fold_log
 from paceline.core.events import Commanded
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ def test_a_running_study_obeys_commands(tmp_path: Path) -> None:
         more = run_command(tmp_path, "slots", "it", "+2")
         assert more.out == f"asked study 'it' to go from 2 to 4 slots (process {running.pid}).\n"
         running.until("4 slots are available")
-        running.until("trial 3 is opened")
+        store = f"sqlite:///{tmp_path}/paceline.db"
+        wait_for(lambda: len(fold_log(read_log(store, "it")).trials) >= 4)
         fewer = run_command(tmp_path, "slots", "it", "=1")
         assert "from 4 to 1 slot " in fewer.out
         running.until(" are released: ")

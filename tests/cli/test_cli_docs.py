@@ -26,6 +26,7 @@ from paceline.analysis.summary import (
     StudySummary,
 )
 from paceline.api.comparison import CompareResult, CompareRow
+from paceline.api.completion import Completion
 from paceline.api.simulation import SimResult
 from paceline.api.stored import CheckpointPage, StrayFile, StudyList, StudyPage, TrialRow
 from paceline.cli.flags import VARIABLES
@@ -38,6 +39,7 @@ JSON = ROOT / "docs" / "json.md"
 OBJECTS: dict[str, type[msgspec.Struct]] = {
     "run": StudySummary,
     "simulate": SimResult,
+    "A completion": Completion,
     "compare": CompareResult,
     "A row of compare": CompareRow,
     "ls": StudyList,
@@ -131,7 +133,8 @@ def test_only_one_module_reads_the_environment() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
-    # Workers and the service for shared GPUs inherit and extend the driver's environment. CUDA and
-    # torch have their own variables for GPUs and for the network interface.
-    own = {"devices.py", "torch.py"}
+    # Workers and the service for shared GPUs inherit and extend the driver's environment; the fork
+    # server marks the time in which it imports the user's modules. CUDA and torch have their own
+    # variables for GPUs and for the network interface.
+    own = {"devices.py", "torch.py", "forkserver.py"}
     assert readers == own | {"flags.py", "process.py", "mps.py", "worker_pool.py"}

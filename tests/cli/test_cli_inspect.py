@@ -107,7 +107,8 @@ def test_a_report_is_one_page_named_after_its_study(two_studies: CommandLine) ->
     page = (two_studies.folder / "first.html").read_text("utf-8")
     assert "asha maximized" in page
     assert "paceline story --store sqlite:///paceline.db first" in page
-    assert f"paceline simulate {two_studies.folder / 'tiny.jsonl.gz'} --slots 2" in page
+    again = f"paceline simulate {two_studies.folder / 'tiny.jsonl.gz'} --policy asha --slots 2"
+    assert again in page
 
 
 def test_a_report_replaces_the_file_that_is_given(two_studies: CommandLine) -> None:
@@ -211,7 +212,8 @@ def test_an_exported_study_of_a_recorded_trace_has_the_same_values(
 def test_trials_without_a_report_are_left_out(two_studies: CommandLine) -> None:
     two_studies("simulate", "tiny.jsonl.gz", "--slots", "6", "--deadline", "14", "--name", "short")
     ran = two_studies("export", "short", "short.jsonl.gz")
-    assert ran.out == "short.jsonl.gz: 3 runs; left out: 3 without a report\n"
+    left = "3 of them cut short; left out: 3 without a report"
+    assert ran.out == f"short.jsonl.gz: 3 runs, {left}\n"
     assert {len(run.values) for run in read_trace("short.jsonl.gz").runs} == {1}
 
 

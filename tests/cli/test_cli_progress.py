@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from command_line import write_small_trace
 from rich.console import Console
 
+from paceline.analysis.study_progress import measure_progress
 from paceline.api.simulation import Simulation
-from paceline.cli.progress import DELAY_S, ProgressBar, estimate_progress
+from paceline.cli.progress import DELAY_S, ProgressBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,7 @@ def test_the_bar_shows_how_far_a_simulation_and_a_log_are() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=80)
     with ProgressBar("simulating", console=console, clock=make_ticking_clock()) as bar:
-        Simulation(source="toy:epochs=3", trials=2).run(watch=bar.make_watcher())
+        Simulation(source="toy:epochs=3", trials=2, policy="fifo").run(watch=bar.make_watcher())
     with ProgressBar("reading", console=console, clock=make_ticking_clock()) as bar:
         assert list(bar.track(range(7))) == list(range(7))
     assert "2 trials, 6 reports" in stream.getvalue()
@@ -74,7 +75,7 @@ def test_the_progress_is_that_of_the_nearest_limit(tmp_path: Path) -> None:
     shares: list[float] = []
 
     def watch(state: StudyState) -> None:
-        shares.append(estimate_progress(state))
+        shares.append(measure_progress(state).share)
 
     Simulation(source=str(trace), policy="fifo", slots=1).run(watch=watch)
     assert shares == sorted(shares)

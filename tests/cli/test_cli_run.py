@@ -32,12 +32,11 @@ def test_a_study_file_runs_to_its_end_and_can_be_inspected(tmp_path: Path) -> No
     assert (ran.code, ran.err) == (0, "")
     state = fold_log(read_log(f"sqlite:///{tmp_path}/paceline.db", "study-1"))
     lines, _, summary = ran.out.partition("╭")
-    for number in range(4):
-        assert f"trial {number} is opened with lr=" in lines
-        assert f"trial {number} finishes at epoch 9" in lines
-    assert lines.count("epoch") < state.reports  # lines are for decisions, not for reports
+    assert "4 trials of at most 9 epochs" in lines
+    assert "new best: loss " in lines
+    assert lines.count("\n") < state.reports  # neither a line for each report nor each decision
     assert "ended       quiet" in summary
-    assert "4: 4 finished" in summary
+    assert "4: 1 finished, 3 paused" in summary
     assert "study-1.html" in summary
     assert "<html" in (tmp_path / "study-1.html").read_text("utf-8")
     assert "study-1" in run_command(tmp_path, "ls").out
@@ -45,9 +44,15 @@ def test_a_study_file_runs_to_its_end_and_can_be_inspected(tmp_path: Path) -> No
     assert f"{state.best_loss:.6g}" in run_command(tmp_path, "best", "study-1").out
     assert "the study ends after 4 trials" in run_command(tmp_path, "story", "study-1").out
     assert run_command(tmp_path, "replay", "study-1").out.startswith("identical")
-    assert "4 runs" in run_command(tmp_path, "export", "study-1", "mine.jsonl.gz").out
-    again = run_command(tmp_path, "simulate", "mine.jsonl.gz", "--policy", "fifo", "--json")
-    assert json.loads(again.out)["best_value"] == pytest.approx(state.best_loss)
+    written = run_command(tmp_path, "export", "study-1", "mine.jsonl.gz").out
+    assert "4 runs, 3 of them cut short" in written
+    again = ("simulate", "mine.jsonl.gz", "--policy", "fifo", "--json")
+    refused = run_command(tmp_path, *again)
+    assert (refused.code, refused.out) == (2, "")
+    assert "cut 3 of its 4 runs short" in refused.err
+    result = json.loads(run_command(tmp_path, *again, "--complete").out)
+    assert (result["trials_finished"], result["epochs_trained"]) == (4, 36)
+    assert result["completion"]["cut"] == 3
 
 
 def test_json_is_one_object_with_the_documented_keys(tmp_path: Path) -> None:
@@ -62,10 +67,10 @@ def test_json_is_one_object_with_the_documented_keys(tmp_path: Path) -> None:
         printed.end,
         printed.trials_finished,
         printed.report,
-    ) == ("it", "quiet", 4, None)
+    ) == ("it", "quiet", 1, None)
     assert printed.checkpoint is not None
     assert (tmp_path / printed.checkpoint).exists()
-    assert "trial 0 is opened" in ran.err
+    assert "new best: loss" in ran.err
     quiet = run(tmp_path, "--json", "--no-report", "--quiet")
     assert quiet.err == ""
     assert json.loads(quiet.out)["study"] == "study-1"
@@ -133,7 +138,7 @@ MISTAKES = {
         ["study.py:2", "epochs=0 is invalid"],
     ),
     "a study without a space": (
-        TRAIN + 'study = pl.Study(train, metric="loss", mode="min", epochs=3)\n',
+        TRAIN + 'study = pl.Study(train, metric="loss", mode="min", epochs=3, share=True)\n',
         ["has no space"],
     ),
 }
@@ -174,8 +179,10 @@ def test_a_failed_study_exits_with_1_and_prints_the_function_s_error(tmp_path: P
     write_study_file(tmp_path, text=text + STUDY)
     ran = run(tmp_path)
     assert ran.code == 1
-    assert "no data" in ran.err
-    assert ran.err.count("\n") == 1
+    sentence, *details = ran.err.splitlines()
+    assert "failed before their first report: OSError: no data (study.py:" in sentence
+    assert "    raise OSError('no data')" in details
+    assert details[-1].startswith("The output of trial 0 is in paceline.files/study-1-")
 
 
 def test_an_interrupted_study_is_resumed_with_its_own_file_and_options(tmp_path: Path) -> None:
@@ -193,6 +200,7 @@ def test_an_interrupted_study_is_resumed_with_its_own_file_and_options(tmp_path:
         ran = running.end()
     assert ran.code == 130
     assert ran.err.endswith("resume with `paceline resume study-1`\n")
+    assert "best" in ran.out.rpartition("new best")[2]  # the summary
     assert (tmp_path / "unwinding").exists()
     check_refused(run(tmp_path, "--name", "study-1"), "unfinished", "`paceline resume study-1`")
     (tmp_path / "hold").unlink()
@@ -236,7 +244,9 @@ def test_a_terminated_study_exits_with_143_and_can_be_resumed(tmp_path: Path) ->
     )
     write_study_file(tmp_path, "other.py", TRAIN + STUDY.replace("epochs=9", "epochs=8"))
     check_refused(
-        run_command(tmp_path, "resume", "mine", "other.py", "--store", "mine.db"), "another epochs"
+        run_command(tmp_path, "resume", "mine", "other.py", "--store", "mine.db"),
+        "epochs=8 is less",
+        "give epochs=9 or more",
     )
     ran = run_command(tmp_path, "resume", "mine", "renamed.py", "--store", "mine.db", "--no-report")
     assert ran.code == 0, ran.err
@@ -277,22 +287,23 @@ def test_a_script_that_tunes_is_interrupted_in_order_too(tmp_path: Path) -> None
     )
     write_study_file(tmp_path, "script.py", TRAIN + tune)
     (tmp_path / "hold").touch()
-    for number, code in ((signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)):
+    for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, 143)):
         with RunningCommand(tmp_path, sys.executable, "script.py") as running:
             running.until("study 'mine'")
             running.until("2 slots are available")
             running.signal(number)
             ran = running.end()
         assert ran.code == code
-        assert "mine.db is safe" in ran.err or number is signal.SIGTERM
+        # After Ctrl-C the script goes on with what was found.
+        assert ("run the same call again" in ran.err) == (number is signal.SIGINT)
     (tmp_path / "hold").unlink()
     check_refused(
         run_command(tmp_path, "resume", "mine", "--store", "mine.db"), "was not started by"
     )
     done = run_script(tmp_path)
     assert done.code == 0
-    assert "study 'mine' resumes" in done.out
-    assert "the study ends" in done.out
+    assert "study 'mine' resumes" in done.err
+    assert "the study ends" in done.err
 
 
 def run_script(folder: Path) -> CommandResult:

@@ -113,7 +113,7 @@ def test_an_interrupted_demo_is_resumed_and_a_new_one_follows_an_ended_one(
         text=True,
     ) as process:
         assert process.stdout is not None
-        next(line for line in process.stdout if "trial 0" in line)
+        next(line for line in process.stdout if "new best" in line)
         process.send_signal(signal.SIGINT)
         process.communicate()
     assert process.returncode == 130

@@ -119,7 +119,7 @@ def test_parts_are_found_by_name_or_by_class() -> None:
     [
         (Part("ahsa"), "unknown policy 'ahsa': did you mean 'asha'"),
         (Part("asha", {"etta": 3}), "did you mean 'eta'"),
-        (Part("asha", {"eta": "three"}), "eta='three': Expected `int`, got `str`"),
+        (Part("asha", {"eta": "three"}), "eta='three' is invalid: must be a whole number"),
         (Part("asha", {"eta": 1}), "eta=1 is invalid"),
         (Part("no.such:Thing"), "there is no module 'no.such'"),
         (Part("paceline.policies.asha:Nobody"), "has no 'Nobody'"),

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from small_studies import SmallStudy, make_table
 
+from paceline.analysis.story import explain
 from paceline.core import events as e
 from paceline.engines.loop import step
+from paceline.policies.asha import Asha
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,15 +45,31 @@ def test_steps_are_remembered_before_they_are_applied() -> None:
 
 def test_every_decision_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     table = make_table([[0.5, 0.4], [0.6, 0.3]])
-    with caplog.at_level(logging.INFO, logger="paceline"):
+    with caplog.at_level(logging.DEBUG, logger="paceline"):
         played = SmallStudy(table).run()
     decisions = [decision for step in played.steps for decision in step.decisions]
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == len(decisions)
     for line, decision in zip(lines, decisions, strict=True):
-        assert line.startswith(type(decision).__name__)
+        assert line == explain(decision, played.spec)
         assert line.endswith(f": {decision.why}")
     assert {record.name for record in caplog.records} == {"paceline.decisions"}
+
+
+def test_requests_and_details_are_logged_for_debugging_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = make_table([[0.5 - 0.01 * run] * 9 for run in range(6)])
+    with caplog.at_level(logging.DEBUG, logger="paceline"):
+        SmallStudy(table, Asha()).run()
+    lines = {"DEBUG": "", "INFO": ""}
+    for record in caplog.records:
+        lines[record.levelname] += f"{record.getMessage()}\n"
+    assert " trains trial " in lines["DEBUG"]
+    assert " trains trial " not in lines["INFO"]
+    for words in (" is opened with ", " is paused: ", " may continue to ", "the study ends: "):
+        assert words in lines["INFO"]
+        assert words not in lines["DEBUG"]
 
 
 def test_nothing_is_logged_without_configuration(caplog: pytest.LogCaptureFixture) -> None:

@@ -484,5 +484,5 @@ def test_a_sampler_may_be_an_object_and_the_log_records_it() -> None:
 
 
 def test_an_object_that_is_not_a_sampler_is_refused() -> None:
-    with pytest.raises(pl.SpecError, match="7 cannot be used as generator: pass a name"):
+    with pytest.raises(pl.SpecError, match="generator=7 is invalid: must be a name"):
         pl.Study(trains, **options(generator=7))

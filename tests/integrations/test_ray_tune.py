@@ -89,8 +89,8 @@ def test_a_tune_space_is_converted() -> None:
     [
         (tune.randn(0, 1), "x.y is a normal float"),
         (tune.qloguniform(1e-4, 1, 1e-4), "x.y is a quantised loguniform float"),
-        (tune.sample_from(lambda spec: 1), "x.y is a"),
-        (object(), "x.y is a object: a config holds numbers"),
+        (tune.sample_from(lambda spec: 1), "x.y is Ray Tune's sample_from"),
+        (object(), "x.y is an object: a space holds domains"),
     ],
 )
 def test_a_domain_without_counterpart_is_refused_by_name(domain: object, message: str) -> None:

@@ -6,46 +6,26 @@ import io
 import sys
 import time
 from contextlib import redirect_stdout, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from command_line import SCRIPT, compare_golden, make_environment, write_small_trace
+from command_line import SCRIPT, compare_golden, make_environment
 from rich.console import Console
 from running_command import STUDY, TRAIN, write_study_file
 from terminal import Screen, TerminalCommand
+from watched_studies import ManualClock, replay_states, simulate_failures, simulate_log
 
 from paceline.analysis.story import LiveStory
-from paceline.api.simulation import Simulation
-from paceline.core.events import Reported
 from paceline.live.render import Size, draw_sparkline, render_study
-from paceline.live.watcher import EVERY_S, LineWriter, LiveView
-from paceline.machine.state import StudyState
+from paceline.live.watcher import EVERY_S, LiveView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from paceline.core.decisions import Step
 
 SIZES = [(200, 60), (100, 24), (60, 14), (30, 8), (10, 3)]
-
-
-def simulate_log(tmp_path: Path, **options: Any) -> list[Step]:  # noqa: ANN401
-    """Return the log of a simulated study."""
-    trace = write_small_trace(tmp_path / "tiny.jsonl", runs=12, epochs=9)
-    steps: list[Step] = []
-    given: dict[str, Any] = {"slots": 3, "deadline_s": 600.0, "target": 2.0, **options}
-    Simulation(source=str(trace), **given).run(name="tiny", remember=steps.extend)
-    return steps
-
-
-def replay_states(steps: Sequence[Step]) -> Iterator[tuple[StudyState, Step]]:
-    """Yield the state after each step, as a watcher sees it."""
-    state = StudyState()
-    for step in steps:
-        for entry in step.entries:
-            state.apply(entry)
-        yield state, step
 
 
 def render(steps: Sequence[Step], size: Size) -> str:
@@ -66,7 +46,7 @@ def test_the_view_of_a_study_that_is_half_done(tmp_path: Path) -> None:
 
 
 def test_the_view_before_the_first_report(tmp_path: Path) -> None:
-    assert "no attempt is running" in render(simulate_log(tmp_path)[:1], Size(100, 24))
+    assert "no trial is running now" in render(simulate_log(tmp_path)[:1], Size(100, 24))
     text = render(simulate_log(tmp_path)[:2], Size(100, 24))
     assert "no accuracy yet, target 2" in text
     assert "3/3 slots busy" in text
@@ -86,55 +66,56 @@ def test_a_view_without_room_for_all_attempts_counts_the_rest(tmp_path: Path) ->
     assert "more" in render(steps[:30], Size(80, 12))
 
 
+def test_the_best_trials_are_listed_with_their_status_and_config(tmp_path: Path) -> None:
+    steps = simulate_log(tmp_path, policy="asha")
+    view = render(steps[: len(steps) // 2], Size(120, 40))
+    leaders = view[view.index("best trials") : view.index("last decisions")].splitlines()[1:]
+    values = [float(line.split()[2]) for line in leaders if line]
+    assert len(values) == 12
+    assert values == sorted(values, reverse=True)
+    assert any("finished" in line and "lr=" in line for line in leaders)
+    assert any("paused" in line for line in leaders)
+    assert any("running now" in line for line in leaders)
+
+
+def test_on_a_wide_terminal_the_best_trials_are_beside_the_running_ones(tmp_path: Path) -> None:
+    steps = simulate_log(tmp_path)
+    heads = render(steps[: len(steps) // 2], Size(199, 49)).splitlines()
+    assert any("best trials" in line and "running now   epoch" in line for line in heads)
+    narrow = render(steps[: len(steps) // 2], Size(79, 23)).splitlines()
+    assert not any("best trials" in line and "running now" in line for line in narrow)
+    assert any(line.startswith("best trials") for line in narrow)
+
+
+def test_the_bar_shows_how_much_of_the_nearest_limit_is_used(tmp_path: Path) -> None:
+    steps = simulate_log(tmp_path, deadline_s=300.0)
+    half = next(n for n, (state, _) in enumerate(replay_states(steps)) if state.now >= 148.5)
+    bar = render(steps[: half + 1], Size(100, 24)).splitlines()[1]
+    assert "of the deadline" in bar
+    assert 15 <= bar.count("━") <= 25
+    assert "of 12 trials" in render(
+        simulate_log(tmp_path, deadline_s=None, target=None)[:9], Size(100, 24)
+    )
+
+
+def test_failures_are_counted_in_red_with_the_last_error() -> None:
+    steps = simulate_failures()
+    story = LiveStory()
+    for state, step in replay_states(steps):
+        sentences = story.take(state, [step])
+    text = render_study(state, sentences, state.now, Size(100, 24))
+    line = next(line for line in text.split("\n") if line.plain.startswith("failed"))
+    given_up = sum(trial.status == "failed" for trial in state.trials)
+    assert given_up
+    assert f"{given_up} trial" in line.plain
+    assert "simulated failure" in line.plain
+    assert "red" in str(line.style) + str(line.spans)
+
+
 def test_a_sparkline_without_numbers_is_blank_and_a_constant_one_is_low() -> None:
     assert draw_sparkline([float("inf")] * 3, 1.0) == "   "
     assert draw_sparkline([2.0, 2.0], -1.0) == "▁▁"
     assert draw_sparkline([], 1.0) == ""
-
-
-def test_lines_have_what_matters_and_not_every_report(tmp_path: Path) -> None:
-    steps = simulate_log(tmp_path)
-    out = io.StringIO()
-    write = LineWriter(out)
-    for state, step in replay_states(steps):
-        write(state, [step])
-        write(state, ())
-    lines = out.getvalue().splitlines()
-    reports = sum(isinstance(step.event, Reported) for step in steps)
-    for text in (
-        "trial 0 is opened with",
-        "is paused:",
-        "finishes at epoch 9",
-        "new best",
-        "3 slots are available",
-        "the study ends:",
-    ):
-        assert any(text in line for line in lines), text
-    assert sum("new best" in line for line in lines) < reports / 2
-    assert len(set(lines)) == len(lines)
-
-
-def test_lines_have_every_failure() -> None:
-    out = io.StringIO()
-    write = LineWriter(out)
-    steps: list[Step] = []
-    Simulation(source="toy:epochs=9", trials=6, mean_life_s=0.3, retries=0, slots=2).run(
-        remember=steps.extend
-    )
-    for state, step in replay_states(steps):
-        write(state, [step])
-    assert " fails" in out.getvalue()
-    assert "is given up" in out.getvalue()
-
-
-class ManualClock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class RecordingStream(io.StringIO):
@@ -192,7 +173,7 @@ def test_a_drawing_is_one_write_and_prints_appear_above_it(tmp_path: Path) -> No
             assert len(stream.writes) == before + 1
             screen.feed(stream.writes[-1])
             assert screen.text.startswith("tiny  asha")
-            assert screen.text.count("best    ") == 1
+            assert screen.text.count("\nbest    ") == 1
         sys.stdout.write("a [bold]line[/bold]")
         sys.stdout.write(" of the program\n")
         screen.feed(stream.writes[-1])
@@ -235,7 +216,7 @@ def test_on_a_terminal_the_view_is_live_and_leaves_the_summary_alone(tmp_path: P
     assert "last decisions" in written
     screen = Screen(90, 20)
     screen.feed(written)
-    assert screen.text.startswith("╭─ study-1: asha ─")
+    assert screen.text.startswith("╭─ study-1: ")
     assert "4: 4 finished" in screen.text
     assert "last decisions" not in screen.text
 
@@ -248,7 +229,13 @@ def test_tune_shows_the_view_on_a_terminal_unless_progress_is_off(tmp_path: Path
     assert "slots busy" in terminal.output
     screen = Screen(100, 30)
     screen.feed(terminal.output.replace("\r\n", "\n"))
-    assert screen.text == "after\n"
+    shown = screen.text.splitlines()
+    assert shown[0].startswith("study 'train-")
+    assert "has ended: nothing is left " in " ".join(shown[:2])
+    for words in ("best        loss ", "config      lr=", "trials      4: ", "next        result."):
+        assert any(words in line for line in shown), words
+    assert shown[-1] == "after"
+    assert "slots busy" not in screen.text
     quiet = write_study_file(
         tmp_path, "quiet.py", TRAIN + tune.replace("slots=2", "slots=2, progress=False")
     )

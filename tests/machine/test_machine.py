@@ -97,7 +97,7 @@ def test_when_nothing_is_left_the_study_ends() -> None:
     bench.report(0, 0.5)
     assert bench.end(0, e.Cause.GOAL) == (
         d.Close(why="the generator has no more configs"),
-        d.End(cause=d.EndCause.QUIET, why="nothing is left to run: 1 trials were opened"),
+        d.End(cause=d.EndCause.QUIET, why="nothing is left to run: 1 trial was opened"),
     )
 
 

@@ -156,7 +156,7 @@ def test_a_trial_that_needs_too_many_slots_fails_at_once_and_the_others_go_on() 
     assert fine.ended is Status.FINISHED
     (fail,) = [each for each in study.decisions if isinstance(each, Fail)]
     assert fail.why == (
-        "it needs 2 slots from epoch 4 on, and there are 1: give the study more, or needs that ask "
+        "it needs 2 slots from epoch 4 on, and there is 1: give the study more, or needs that ask "
         "for fewer"
     )
 

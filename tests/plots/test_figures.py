@@ -571,7 +571,7 @@ def test_a_cell_sorts_by_its_first_value_and_shows_all() -> None:
     made_table = trials_table.make_table(build_timeline(steps), None)
     columns = [column.name for column in made_table.columns]
     cells = [row.cells[columns.index("lr")] for row in made_table.rows]
-    assert cells == [(0.1, "0.1 then 0.01 from epoch 2"), (0.5, "0.5"), ("auto", "auto")]
+    assert cells == [(0.1, "0.1, then 0.01 from epoch 3"), (0.5, "0.5"), ("auto", "auto")]
     assert [row.cells[3] for row in made_table.rows] == [1.0, 2.0, None]
     assert made_table.rows[0].cells[columns.index("x")] is None or "x" not in columns
 

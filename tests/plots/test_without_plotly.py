@@ -81,7 +81,7 @@ def test_a_study_runs_without_its_report_unless_one_is_asked_for(folder: Path) -
     done = paceline(folder, "run", "study.py", "--quiet")
     assert done.code == 0
     assert done.err == f"paceline: no report will be written: {ERROR}\n"
-    assert "4: 4 finished" in done.out
+    assert "4: 1 finished, 3 paused" in done.out
     assert not list(folder.glob("*.html"))
 
 

@@ -15,10 +15,10 @@ import paceline as pl
 from paceline.core.decisions import Go, Open, Pause
 from paceline.core.errors import SpecError
 from paceline.core.events import Reported
-from paceline.core.values import Status
+from paceline.core.values import OPEN_ENDED, Budget, Status, Target
 from paceline.plan.settings import canonicalize, setting_at
 from paceline.policies.asha import Asha
-from paceline.policies.rungs import Rung, compute_milestones
+from paceline.policies.rungs import Rung, choose_first_rung, compute_milestones
 
 if TYPE_CHECKING:
     from paceline.testing.simulations import SimulatedStudy
@@ -45,6 +45,12 @@ def test_rungs_are_powers_of_eta_below_the_last_epoch() -> None:
     assert compute_milestones(1, 3, 60) == [1, 3, 9, 27, 60]
     assert compute_milestones(2, 4, 128) == [2, 8, 32, 128]
     assert compute_milestones(5, 3, 4) == [4]
+
+
+def test_the_first_rung_is_the_first_epoch_where_the_last_one_is_not_known() -> None:
+    assert choose_first_rung(None, OPEN_ENDED) == 1
+    assert choose_first_rung(None, 300) == 3
+    assert choose_first_rung(5, 4) == 4
 
 
 @pytest.mark.parametrize(("first", "eta"), [(0, 3), (-1, 3), (1, 1), (1, 0)])
@@ -168,8 +174,44 @@ def test_every_promotion_and_every_pause_gives_its_numbers() -> None:
 
 def test_draining_trains_every_trial_to_the_end_when_no_new_ones_come() -> None:
     curves = [[loss] * 9 for loss in (3.0, 2.0, 1.0, 9.0)]
-    played = SmallStudy(make_table(curves), Asha(first=1)).run()
+    played = SmallStudy(make_table(curves), Asha(first=1, drain=True)).run()
     assert {trial.status for trial in played.state.trials} == {Status.FINISHED}
+
+
+@pytest.mark.parametrize(
+    "budget", [Budget(deadline_s=100.0), Budget(target=Target(0.5)), Budget(slot_seconds=100.0)]
+)
+def test_no_slot_idles_before_a_deadline_a_target_or_the_end_of_the_slot_time(
+    budget: Budget,
+) -> None:
+    curves = [[loss] * 9 for loss in (3.0, 2.0, 1.0, 9.0)]
+    played = SmallStudy(make_table(curves), Asha(first=1), budget=budget).run()
+    assert {trial.status for trial in played.state.trials} == {Status.FINISHED}
+
+
+def test_a_study_that_only_its_trials_limit_ends_when_the_rule_is_satisfied() -> None:
+    curves = [[float(loss)] * 27 for loss in range(40)]
+    played = SmallStudy(make_table(curves), Asha(first=1)).run()
+    # 40 reach epoch 1, 13 epoch 3, 4 epoch 9, 1 epoch 27.
+    assert played.state.epochs_trained == 40 + 13 * 2 + 4 * 6 + 18
+    assert played.state.end is not None
+    assert played.state.end.why == (
+        "nothing is left that policy given would train: of 40 trials 39 stay paused"
+    )
+
+
+def test_the_best_trial_of_a_few_reaches_the_last_epoch_without_a_pause() -> None:
+    curves = [[loss] * 9 for loss in (3.0, 2.0, 1.0, 9.0)]
+    played = SmallStudy(make_table(curves), Asha(first=1)).run()
+    assert [trial.epoch for trial in played.state.trials] == [1, 1, 9, 1]
+    last = played.list_entries(Go)[-1]
+    assert (last.trial, last.until) == (2, 9)
+    assert last.why == "no trial is promoted and none has finished: it is the best at epoch 3"
+
+
+def test_a_trial_without_a_number_is_not_trained_to_the_last_epoch() -> None:
+    played = SmallStudy(make_table([[math.nan] * 9, [math.nan] * 9]), Asha(first=1)).run()
+    assert [trial.epoch for trial in played.state.trials] == [1, 1]
 
 
 def test_the_first_rung_is_one_percent_of_the_epochs_by_default() -> None:

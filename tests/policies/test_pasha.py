@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,6 +135,7 @@ def test_a_study_of_one_epoch_needs_no_rungs() -> None:
 
 
 def test_invalid_parameters_are_refused() -> None:
-    for wrong in ({"eta": 1}, {"first": 0}):
+    cases: list[dict[str, Any]] = [{"eta": 1}, {"first": 0}]
+    for wrong in cases:
         with pytest.raises(SpecError, match="is invalid"):
             Pasha(**wrong)

@@ -237,7 +237,8 @@ def test_a_fork_is_in_the_stories_of_both_trials() -> None:
     ]
     story = "\n".join(narrate_trial(steps, child.trial))
     assert f"forked from trial {child.source} at epoch {child.branch}" in story
-    assert f"from epoch {child.branch}" in story
+    assert child.branch is not None
+    assert f"from epoch {child.branch + 1}" in story, "epochs are counted from 1"
     assert f"is stopped: trial {stop.trial} with loss" in "\n".join(
         narrate_trial(steps, stop.trial)
     )

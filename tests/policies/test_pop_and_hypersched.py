@@ -215,7 +215,7 @@ def test_without_a_target_a_trial_that_will_beat_the_best_is_promising() -> None
 
 def test_hypersched_pauses_in_retrospect_and_resumes_a_trial_that_caught_up() -> None:
     curves = [[5.0] * 8, [4.0] * 8, [1.0] * 8, [3.0] * 8, [6.0] * 8, [6.0] * 8]
-    played = SmallStudy(make_table(curves), HyperSched(eta=2), slots=2).run()
+    played = SmallStudy(make_table(curves), HyperSched(eta=2, drain=True), slots=2).run()
     first = played.list_entries(Cut)[0]
     # It was the first at its rung, and is judged again when another trial has reached it.
     assert first.trial == 0

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core.decisions import AnyDecision, Step
+from paceline.core.domains import ChoiceDomain, FloatDomain, IntDomain
 from paceline.core.errors import LogError, StoreError, StudyNotFound
 from paceline.core.events import AnyEvent, ChangeSlots, Resumed
 from paceline.core.forecast_quantiles import LEVELS, Forecast
@@ -84,6 +85,20 @@ _LEAVES: dict[object, st.SearchStrategy[Any]] = {
     Any: _values,
     type(None): st.none(),
     Forecast: _forecasts(),
+    # Domains validate their limits.
+    FloatDomain: st.builds(
+        FloatDomain, low=st.floats(0.001, 1.0), high=st.floats(1.0, 1e9), log=st.booleans()
+    ),
+    IntDomain: st.builds(
+        IntDomain,
+        low=st.integers(1, 9),
+        high=st.integers(9, 99),
+        step=st.just(1),
+        log=st.booleans(),
+    ),
+    ChoiceDomain: st.builds(
+        ChoiceDomain, choices=st.lists(st.text(max_size=20), min_size=1, max_size=3).map(tuple)
+    ),
 }
 # A spec validates its fields: numbers are limits, the name is not empty, a range has two ends.
 _IN_SPECS: dict[object, st.SearchStrategy[Any]] = {

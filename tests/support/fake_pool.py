@@ -38,6 +38,8 @@ class FakePool:
 
     closed = False
 
+    shares_process = False
+
     def __init__(self) -> None:
         self.channels: list[FakeChannel] = []
         # Signals that were sent, by worker.

@@ -50,7 +50,7 @@ SCHEDULES = {
 # Kinds of studies, each with enough trials to survive ten kills.
 STUDIES: dict[str, dict[str, Any]] = {
     "fifo": {"space": SPACE, "generator": "random", "policy": "fifo", "trials": 20},
-    "asha": {"space": SPACE, "generator": "random", "policy": "asha", "trials": 60},
+    "asha": {"space": SPACE, "generator": "random", "policy": "asha:drain=true", "trials": 60},
     "shared": {"space": SCHEDULES, "generator": "grid", "policy": "fifo", "trials": 18},
     "asked": {
         "space": SPACE,

@@ -65,7 +65,7 @@ class RunningCommand:
             stderr=subprocess.PIPE,
         )
         self.pid = self._process.pid
-        self.out = ""
+        self.out = self.err = ""
 
     def __enter__(self) -> RunningCommand:
         return self
@@ -76,16 +76,21 @@ class RunningCommand:
         self._process.communicate()
 
     def until(self, words: str) -> None:
-        """Read standard output until these words were written."""
-        stream = self._process.stdout
-        assert stream is not None
-        while words not in self.out:
-            ready, _, _ = select.select([stream], [], [], LIMIT_S)
-            assert ready, f"{words!r} was not written in {LIMIT_S:g} s, only: {self.out}"
-            read = os.read(stream.fileno(), 65536)
-            if not read:
+        """Read standard output and standard error until these words were written to one."""
+        streams = [each for each in (self._process.stdout, self._process.stderr) if each]
+        while words not in self.out and words not in self.err:
+            ready, _, _ = select.select(streams, [], [], LIMIT_S)
+            assert ready, f"{words!r} was not written in {LIMIT_S:g} s, only: {self.out}{self.err}"
+            for stream in ready:
+                read = os.read(stream.fileno(), 65536)
+                if stream is self._process.stdout:
+                    self.out += read.decode()
+                else:
+                    self.err += read.decode()
+                if not read:
+                    streams.remove(stream)
+            if not streams:
                 raise AssertionError(f"{words!r} was never written: {self.end()}")
-            self.out += read.decode()
 
     def hang_up(self) -> None:
         """Close the command's standard output: its next write fails."""
@@ -99,4 +104,5 @@ class RunningCommand:
     def end(self) -> CommandResult:
         """Wait for the command to end and return its result."""
         out, err = self._process.communicate(timeout=LIMIT_S)
-        return CommandResult(self._process.returncode, self.out + out.decode(), err.decode())
+        code = self._process.returncode
+        return CommandResult(code, self.out + out.decode(), self.err + err.decode())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 from paceline.worker.gang import GangLinks
 from paceline.worker.protocol import Channel, StartAttempt
-from paceline.worker.trial import StopRequest, Trial
+from paceline.worker.stop_request import StopRequest
+from paceline.worker.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +54,7 @@ class TrialUnderTest:
     def __init__(
         self, start: StartAttempt, links: Sequence[Channel] = (), *sent: AnyMessage
     ) -> None:
+        self.began = time.monotonic()
         near, far = socket.socketpair()
         self.driver = Channel(near)
         self.channel = Channel(far)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -11,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trials import make_start
 
-from paceline.core.errors import SpecError
 from paceline.worker.gang import GangLinks
 from paceline.worker.memory_usage import is_out_of_memory, measure_memory
-from paceline.worker.process import run_attempt, takes_config
+from paceline.worker.process import run_attempt
 from paceline.worker.protocol import (
     AnyMessage,
     Channel,
@@ -103,14 +103,53 @@ def test_an_error_is_reported_with_the_end_of_its_traceback(
     assert failed.note.startswith("Traceback")
     assert failed.note.endswith("MemoryError: no room for the batch")
     assert "run_attempt" not in failed.note
+    assert failed.kind == "MemoryError"
+    assert failed.place.endswith(f"test_process.py:{train.__code__.co_firstlineno + 1}")
+
+
+def test_the_place_of_an_error_is_the_user_s_last_frame(
+    run: Callable[..., tuple[int, list[AnyMessage]]],
+) -> None:
+    def misuse(trial: Any) -> None:  # noqa: ANN401
+        for _ in trial.epochs():
+            trial.report("low")
+
+    def decode(trial: Any) -> None:  # noqa: ANN401
+        json.loads("no JSON")
+
+    for train, kind, line in ((misuse, "TrialError", 2), (decode, "JSONDecodeError", 1)):
+        code, (failed,) = run(train)
+        assert code == 1
+        assert isinstance(failed, FunctionFailed)
+        assert failed.kind == kind
+        assert failed.place.endswith(f"test_process.py:{train.__code__.co_firstlineno + line}")
+        assert "paceline/worker" not in failed.note
+
+
+def test_a_function_that_reports_more_epochs_than_the_trial_has_ends_as_if_it_had_returned(
+    run: Callable[..., tuple[int, list[AnyMessage]]],
+) -> None:
+    def train(trial: Any) -> None:  # noqa: ANN401
+        while True:
+            trial.report(1.0)
+
+    code, messages = run(train, epochs=2)
+    assert code == 0
+    assert [type(message) for message in messages] == [EpochReport, EpochReport, FunctionReturned]
 
 
 def test_a_function_without_a_report_has_failed(
     run: Callable[..., tuple[int, list[AnyMessage]]],
 ) -> None:
-    code, messages = run(lambda trial: None)
-    note = "the training function returned without a report"
-    assert (code, messages) == (1, [FunctionFailed(note=note)])
+    def train(trial: Any) -> None:  # noqa: ANN401
+        pass
+
+    code, (failed,) = run(train)
+    assert code == 1
+    assert isinstance(failed, FunctionFailed)
+    assert failed.kind == "TrialError"
+    assert failed.place.endswith(f"test_process.py:{train.__code__.co_firstlineno}")
+    assert "train returned nothing and reported nothing: return a number such" in failed.note
 
 
 def test_an_unusable_checkpoint_is_reported(
@@ -187,16 +226,6 @@ def test_the_api_outside_of_a_training_function_is_an_error() -> None:
         report({"loss": 1.0})
     with pytest.raises(TrialError, match=r"paceline\.get_checkpoint was called outside"):
         get_checkpoint()
-
-
-def test_a_training_function_takes_one_argument() -> None:
-    assert takes_config(lambda config: None)
-    assert not takes_config(lambda trial: None)
-    assert not takes_config(dict)
-    functions: list[Any] = [lambda: None, lambda trial, config: None]
-    for function in functions:
-        with pytest.raises(SpecError, match="takes one argument, the trial"):
-            takes_config(function)
 
 
 # Memory

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,11 +25,13 @@ from paceline.worker.protocol import (
     Release,
     UpdateOrder,
 )
-from paceline.worker.trial import Trial, Unwind
+from paceline.worker.stop_request import Unwind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from paceline.worker.trial import Trial
 
 
 @pytest.fixture
@@ -285,21 +288,83 @@ def test_a_report_must_have_the_metric_as_a_number(
     make_trial: Callable[..., TrialUnderTest],
 ) -> None:
     made = make_trial()
-    with pytest.raises(TrialError, match="outside of one"):
-        made.trial.report(loss=1.0)
     for _ in made.trial.epochs():
         with pytest.raises(TrialError, match="report has accuracy, but not the study's metric"):
             made.trial.report(accuracy=1.0)
-        with pytest.raises(TrialError, match="'loss' was reported as a str"):
-            made.trial.report({"loss": "low"})  # type: ignore[dict-item]
+        with pytest.raises(TrialError, match=r"'loss' was reported as the text '0\.3'"):
+            made.trial.report({"loss": "0.3"})  # type: ignore[dict-item]
         made.trial.report(loss=1.0)
-        with pytest.raises(TrialError, match="twice in an epoch"):
+        with pytest.raises(TrialError, match="epoch 1 was reported twice: report once per epoch"):
             made.trial.report(loss=1.0)
         break
 
 
+def test_each_report_of_a_function_s_own_loop_closes_an_epoch(
+    make_trial: Callable[..., TrialUnderTest],
+) -> None:
+    made = make_trial(epochs=9)
+    trial = made.trial
+    trial.report(0.9, 10)
+    trial.report({"loss": 0.8}, step=20)
+    trial.report(0.1, 20)  # the same step again is ignored, as Optuna does
+    trial.report(loss=0.7)
+    with pytest.raises(TrialError, match="step 19 was reported after step 20: steps must rise"):
+        trial.report(0.6, 19)
+    with pytest.raises(TrialError, match="step='a' is not a whole number"):
+        trial.report(0.6, "a")  # type: ignore[arg-type]
+    reports = [message for message in made.read() if isinstance(message, EpochReport)]
+    assert list_reports(reports) == [(1, 0.9), (2, 0.8), (3, 0.7)]
+    assert sum(report.seconds for report in reports) < time.monotonic() - made.began
+
+
+def test_a_function_with_its_own_loop_ends_after_the_last_epoch(
+    make_trial: Callable[..., TrialUnderTest], capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = make_trial(epochs=2)
+    made.trial.report(0.9)
+    made.trial.report(0.8)
+    with pytest.raises(Unwind):
+        made.trial.report(0.7)
+    assert made.trial.is_over
+    assert list_reports(made.read()) == [(1, 0.9), (2, 0.8)]
+    assert "epoch 2 was the last of this trial" in capfd.readouterr().err
+
+
+def test_the_only_report_of_a_trial_is_sent_when_its_function_returns(
+    make_trial: Callable[..., TrialUnderTest],
+) -> None:
+    made = make_trial(epochs=1)
+    made.trial.report(0.9, 3)
+    made.trial.report(0.9, 3)
+    assert made.trial.has_reports
+    assert made.read() == []
+    made.trial.finish({"loss": 0.5})
+    (report,) = made.read()
+    assert isinstance(report, EpochReport)
+    assert (report.metrics, report.last) == ({"loss": 0.9}, True)
+
+
+def test_a_loop_of_its_own_that_starts_over_with_restored_objects_is_an_error(
+    make_trial: Callable[..., TrialUnderTest], tmp_path: Path
+) -> None:
+    checkpoint_file.write(tmp_path / "7-4.ckpt", {"kept": {"a": 4}, "random": {}})
+    made = make_trial(start=4, checkpoint="7-4.ckpt")
+    made.trial.keep(a=0)
+    with pytest.raises(TrialError, match="continues after epoch 4 and reports step 0: loop by"):
+        made.trial.report(0.5, 0)
+    made.trial.report(0.5, 4)
+    assert list_reports(made.read()) == [(5, 0.5)]
+
+
+def test_a_report_after_the_loop_is_an_error(make_trial: Callable[..., TrialUnderTest]) -> None:
+    made = make_trial(epochs=2)
+    train(made.trial, [1.0, 1.0])
+    with pytest.raises(TrialError, match="outside of an epoch: call it inside `for epoch in"):
+        made.trial.report(loss=1.0)
+
+
 def test_an_epoch_without_a_report_is_an_error(make_trial: Callable[..., TrialUnderTest]) -> None:
-    with pytest.raises(TrialError, match="epoch 0 ended without a report"):
+    with pytest.raises(TrialError, match="epoch 1 ended without a report"):
         list(make_trial().trial.epochs())
 
 

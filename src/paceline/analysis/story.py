@@ -22,6 +22,7 @@ from paceline.core.text import (
     format_numbers,
 )
 from paceline.core.values import NO_LOSS, Status
+from paceline.machine.failures import make_failure
 from paceline.machine.state import StudyState
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Sentence(NamedTuple):
     what: Entry | str
     spec: StudySpec
     trial: TrialId | None = None
-    # For the live view only, not for a log file.
+    # For the live view only, not for a log file: what the policy decides about single trials.
     is_minor: bool = False
 
     @property
@@ -164,7 +165,6 @@ class LiveStory:
     def __init__(self) -> None:
         # The trial whose path each attempt follows.
         self._trials: dict[AttemptId, TrialId] = {}
-        self._paused: set[TrialId] = set()
         self._reused = 0
         # Studies that the generator learns from.
         self._recalled: set[str] = set()
@@ -184,12 +184,14 @@ class LiveStory:
                         found.append(sentence)
         if state.best_loss < self._best and state.now - self._best_at >= BEST_EVERY_S:
             self._best, self._best_at = state.best_loss, state.now
-            text = f"new best: {_describe_best(state)}"
+            assert state.best is not None
+            config = format_config(state.best.config)
+            text = f"new best: {_describe_best(state)} with {config}"
             found.append(Sentence(state.now, text, state.spec))
         return found
 
     def _select(self, entry: Entry, at: float, state: StudyState) -> Sentence | None:
-        spec, is_minor = state.spec, False
+        spec, is_minor = state.spec, isinstance(entry, _MINOR)
         match entry:
             case e.Reported(epoch=epoch, attempt=attempt):
                 trial = self._trials.get(attempt) if epoch >= spec.epochs else None
@@ -201,7 +203,7 @@ class LiveStory:
                 return _finish(at, credited, state) if epoch >= spec.epochs else None
             case e.Ended():
                 return self._end(entry, at, state)
-            case e.Resumed():
+            case e.Resumed() | e.Extended():
                 self._trials.update((number, a.trial.id) for number, a in state.attempts.items())
             case e.Adopted():
                 self._reused += 1
@@ -212,11 +214,6 @@ class LiveStory:
                 if study in self._recalled:
                     return None
                 self._recalled.add(study)
-            case d.Pause() | d.Cut():
-                self._paused.add(entry.trial)
-            case d.Go():
-                is_minor = entry.trial not in self._paused
-                self._paused.discard(entry.trial)
         return Sentence(at, entry, spec, is_minor=is_minor)
 
     def _end(self, event: e.Ended, at: float, state: StudyState) -> Sentence | None:
@@ -227,8 +224,8 @@ class LiveStory:
             return _finish(at, trial, state)
         if event.cause not in (e.Cause.FAILED, e.Cause.CROWDED):
             return None
-        lines = event.note.strip().splitlines()[-1:]
-        return Sentence(at, replace(event, note="".join(lines)), state.spec, trial)
+        note = make_failure(trial, event).headline if event.note else ""
+        return Sentence(at, replace(event, note=note), state.spec, trial)
 
 
 def describe_reuse(studies: Mapping[str, int]) -> str:
@@ -261,11 +258,19 @@ def _describe_event(event: e.AnyEvent, spec: StudySpec, of_trial: str) -> str:
     match event:
         case e.Opened():
             goal = "minimizes" if spec.mode == "min" else "maximizes"
-            return f"study {spec.name!r} starts: {spec.policy} {goal} {spec.metric}"
+            chosen = f"; policy {spec.policy}: {why}" if (why := event.run.policy_why) else ""
+            policy = event.earlier[0].policy if event.earlier else spec.policy
+            return f"study {spec.name!r} starts: {policy} {goal} {spec.metric}{chosen}"
         case e.Resumed():
             return f"study {spec.name!r} resumes"
+        case e.Extended(to=to):
+            return f"study {spec.name!r} is extended to {to}"
         case e.Reported(attempt=attempt, epoch=epoch, metrics=metrics):
             return f"attempt {attempt} reports epoch {epoch}: {format_config(metrics)}"
+        case e.Suggested(trial=number, params=params):
+            return f"trial {number} asks for {format_config(params)}"
+        case e.Annotated(trial=number, attrs=attrs):
+            return f"trial {number} notes {format_config(attrs)}"
         case e.Saved(attempt=attempt, epoch=epoch):
             return f"attempt {attempt} saves a checkpoint of epoch {epoch}"
         case e.Missed(attempt=attempt, epoch=epoch, note=note):
@@ -291,6 +296,8 @@ def _describe_event(event: e.AnyEvent, spec: StudySpec, of_trial: str) -> str:
             return "a requested wake-up arrives"
         case e.Commanded(command=e.ChangeSlots(by=by)):
             return f"a command changes the number of slots by {by:+d}"
+        case e.Commanded(command=e.ExtendStudy(options=options)):
+            return f"a command extends the study by {format_config(options)}"
         case e.Commanded():
             return "a command stops the study"
         case e.Submitted(until=until):
@@ -304,6 +311,7 @@ def _describe_event(event: e.AnyEvent, spec: StudySpec, of_trial: str) -> str:
 _ENDS = {
     e.Cause.GOAL: "ends at its goal",
     e.Cause.FINISHED: "ends: the training function returned",
+    e.Cause.PRUNED: "ends: the training function raised TrialPruned",
     e.Cause.HALTED: "ends as ordered",
     e.Cause.FAILED: "fails",
     e.Cause.LOST: "is lost",
@@ -382,6 +390,7 @@ def _describe_verdict(
 _ABOUT_STUDY = (
     e.Opened,
     e.Resumed,
+    e.Extended,
     e.CapacityChanged,
     e.Commanded,
     e.Submitted,
@@ -390,11 +399,13 @@ _ABOUT_STUDY = (
 )
 # What the lines of a running study are made of.
 _LIVE = {
-    *(e.Opened, e.Resumed, e.Reported, e.Ended, e.CapacityChanged, e.Commanded),
+    *(e.Opened, e.Resumed, e.Extended, e.Reported, e.Ended, e.CapacityChanged, e.Commanded),
     *(e.Adopted, e.Recalled),
     *(d.Open, d.Go, d.Pause, d.Cut, d.Stop, d.Fail, d.Credit, d.Close),
     *(d.Launch, d.Amend, d.Retire, d.Leave, d.End),
 }
+
+_MINOR = (d.Open, d.Go, d.Pause, d.Cut, d.Stop, d.Credit, d.Close)
 
 _STANDS = {
     Status.READY: "is ready to continue",
@@ -459,7 +470,7 @@ def _finish(at: float, number: TrialId, state: StudyState) -> Sentence:
     text = f"trial {number} finishes at epoch {trial.epoch}"
     if trial.best_loss != NO_LOSS:
         text += f" with best {spec.metric} {format_metric(trial.best_loss, spec, 6)}"
-    return Sentence(at, text, spec)
+    return Sentence(at, text, spec, is_minor=True)
 
 
 def _stamp(at: float, text: str) -> str:

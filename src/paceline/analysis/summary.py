@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from paceline.core.decisions import EndCause
-from paceline.core.values import NO_LOSS, Config, Status
+from paceline.core.values import NO_LOSS, OPEN_ENDED, Config, Status
 from paceline.plan.tree import find_node
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class StudySummary(Struct, frozen=True, kw_only=True):
     trials_stopped: int
     trials_failed: int
     trials_left: int
+    # Of those left: paused at a goal; the others were running or ready.
+    trials_paused: int
     epochs_trained: int
     reports: int
     # Epochs that trials saw but that were trained elsewhere, and epochs that trials were spared.
@@ -89,6 +91,7 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     trials_finished: int
     trials_stopped: int
     trials_failed: int
+    trials_paused: int
     epochs_trained: int
     reports: int
     best_value: float | None
@@ -113,6 +116,8 @@ class StudyRow(GroupRow, frozen=True, kw_only=True):
     forecasts: Forecasts | None
     # Measured speed by width; None while no trial has run at two widths.
     speeds: Speeds | None
+    # The process that runs it now; None: none does, or the caller did not look.
+    driver: str | None = None
 
 
 class Forecasts(Struct, frozen=True, kw_only=True):
@@ -143,10 +148,12 @@ class SpeedAt(Struct, frozen=True, kw_only=True):
 
 
 class BestCheckpoint(Struct, frozen=True, kw_only=True):
-    """A checkpoint's name: the attempt that saved it, and the epochs in it."""
+    """A checkpoint: the attempt that saved it, the epochs in it, and where it is."""
 
     attempt: int
     epoch: int
+    # Its path on this machine, or its address; None: it is not here, or the caller did not look.
+    path: str | None = None
 
 
 class Best(Struct, frozen=True, kw_only=True):
@@ -199,17 +206,28 @@ def summarize(view: GroupState, checkpoint: tuple[str, int] | None = None) -> St
         trials_stopped=fates.count(Status.STOPPED),
         trials_failed=fates.count(Status.FAILED),
         trials_left=fates.count(None),
+        trials_paused=sum(trial.status is Status.PAUSED for trial in view.trials),
         epochs_trained=view.epochs_trained,
         reports=view.reports,
         epochs_shared=max(0, view.reports - view.epochs_trained + view.repeats),
         epochs_spared=sum(
             spec.epochs - trial.epoch
             for trial in view.trials
-            if trial.status in (Status.STOPPED, Status.PAUSED)
+            # The length of an open-ended trial is not known.
+            if trial.status in (Status.STOPPED, Status.PAUSED) and spec.epochs < OPEN_ENDED
         ),
         end=None if end is None else end.cause.value,
         end_why=None if end is None else end.why,
     )
+
+
+def _count_spared(view: GroupState) -> int:
+    """Return the epochs that stopped and paused trials did not train; 0 if they have no last."""
+    last = view.spec.epochs
+    if last >= OPEN_ENDED:
+        return 0
+    held = (t for t in view.trials if t.status in (Status.STOPPED, Status.PAUSED))
+    return sum(last - trial.epoch for trial in held)
 
 
 def convert_summary(summary: StudySummary, form: type[T], **others: Any) -> T:  # noqa: ANN401
@@ -222,8 +240,8 @@ def convert_summary(summary: StudySummary, form: type[T], **others: Any) -> T:  
     return form(**shared, **others)
 
 
-def make_study_row(state: StudyState) -> StudyRow:
-    """Return a study's row."""
+def make_study_row(state: StudyState, driver: str | None = None) -> StudyRow:
+    """Return a study's row; `driver` is the process that runs it."""
     summary = summarize(state)
     return convert_summary(
         summary,
@@ -233,6 +251,7 @@ def make_study_row(state: StudyState) -> StudyRow:
         deadline_s=state.spec.budget.deadline_s,
         forecasts=_summarize_forecasts(state.calibration),
         speeds=_summarize_speeds(state.epoch_times),
+        driver=driver if state.end is None else None,
     )
 
 

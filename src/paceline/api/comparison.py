@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from paceline.analysis.profiles import PolicyRuns, ProfileRecorder, RunProfile
+from paceline.api.completion import count_cut_runs
 from paceline.api.options import AllocatorOption, CurvesOption, PolicyOption
 from paceline.api.parallel import run_parallel
 from paceline.api.simulation import SimResult, Simulation
@@ -83,6 +84,11 @@ class CompareRow(Struct, frozen=True, kw_only=True):
     best_median: float | None
     slot_seconds_mean: float
     busy_mean: float
+    # Runs of the trace that forecasts completed, a new draw for each seed; and the lowest and the
+    # highest best value of the seeds.
+    completed: int = 0
+    best_low: float | None = None
+    best_high: float | None = None
 
 
 class CompareResult(Struct, frozen=True, kw_only=True):
@@ -122,7 +128,10 @@ def _make_table(
 ) -> CompareResult:
     count = comparison.seeds
     return CompareResult(
-        rows=[_make_row(results[at : at + count]) for at in range(0, len(results), count)],
+        rows=[
+            _make_row(results[at : at + count], comparison.base)
+            for at in range(0, len(results), count)
+        ],
         runs=len(results),
         seeds=count,
         wall_s=time.perf_counter() - started,
@@ -197,10 +206,12 @@ def _list_runs(comparison: Comparison) -> Iterator[Simulation]:
             )
             if number == 0:
                 run.check(trace=trace)
-            yield from (replace(run, seed=seed) for seed in range(comparison.seeds))
+            draws = run.complete and run.draw is None
+            for seed in range(comparison.seeds):
+                yield replace(run, seed=seed, draw=seed) if draws else replace(run, seed=seed)
 
 
-def _make_row(results: Sequence[SimResult]) -> CompareRow:
+def _make_row(results: Sequence[SimResult], base: Simulation) -> CompareRow:
     first = results[0]
     trace = _load_trace(first.source)
     has_target = first.target is not None
@@ -213,6 +224,7 @@ def _make_row(results: Sequence[SimResult]) -> CompareRow:
     best = sorted(
         math.inf if result.best_value is None else sign * result.best_value for result in results
     )
+    found = [result.best_value for result in results if result.best_value is not None]
     middle = quantile(best, 0.5) if math.isfinite(best[len(best) // 2]) else None
     return CompareRow(
         trace=first.source if trace is None else trace.header.name,
@@ -233,4 +245,7 @@ def _make_row(results: Sequence[SimResult]) -> CompareRow:
         best_median=None if middle is None else sign * middle,
         slot_seconds_mean=fmean(result.slot_seconds for result in results),
         busy_mean=fmean(result.busy_fraction for result in results),
+        completed=count_cut_runs(trace, base.epochs) if trace and base.complete else 0,
+        best_low=min(found, default=None),
+        best_high=max(found, default=None),
     )

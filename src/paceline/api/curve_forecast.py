@@ -53,7 +53,11 @@ class KnownCurve(Struct, frozen=True, kw_only=True):
 
 
 def read_trace_curve(path: str, number: int, at: int | None) -> KnownCurve:
-    """Return a recorded run up to an epoch; by default the first half."""
+    """Return a recorded run up to an epoch.
+
+    By default it is the first half, to compare the forecast with the rest; of a run that was cut
+    short, all of it.
+    """
     trace = read_trace(path)
     runs = {run.id: run for run in trace.runs}
     if number not in runs:
@@ -61,7 +65,9 @@ def read_trace_curve(path: str, number: int, at: int | None) -> KnownCurve:
     run, header = runs[number], trace.header
     sign = 1.0 if header.mode == "min" else -1.0
     values = [None if math.isnan(value) else value for value in run.values]
-    at = _check_epoch(max(1, len(values) // 2) if at is None else at, len(values))
+    if at is None:
+        at = len(values) if run.cut else max(1, len(values) // 2)
+    at = _check_epoch(at, len(values))
     return KnownCurve(
         source=path,
         trial=number,
@@ -74,6 +80,7 @@ def read_trace_curve(path: str, number: int, at: int | None) -> KnownCurve:
         config=run.config,
         target=header.target,
         left_s=None,
+        bounds=None if header.range is None else to_loss_bounds(header.range, header.mode),
         others=_sort_others(
             Other([to_loss(value, sign) for value in other.values], other.config)
             for other in trace.runs

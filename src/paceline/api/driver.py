@@ -5,7 +5,7 @@ Knows how to open a study and how to resume one, and that everything it starts e
 
 from __future__ import annotations
 
-import signal
+import logging
 import threading
 import time
 import warnings
@@ -14,89 +14,76 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
 from msgspec.structs import replace
 
+from paceline.api.cautions import warn_of_many_slots, warn_of_no_end
+from paceline.api.defaults import explain_policy
+from paceline.api.failure_messages import (
+    describe_failed_study,
+    warn_of_ended_study,
+    warn_of_failures,
+)
 from paceline.api.locations import StudyLocations
-from paceline.api.options import seconds_until
-from paceline.api.prior_studies import find_related, read_warm_start, reuse_prefixes, warn_of_change
-from paceline.api.registry import build_part
+from paceline.api.options import generator_to_build, resolve_spec, seconds_until
+from paceline.api.prior_studies import (
+    describe_taken_over,
+    find_related,
+    read_warm_start,
+    reuse_prefixes,
+    warn_of_change,
+)
+from paceline.api.registry import build_part, build_study_parts
 from paceline.api.results import Result
+from paceline.api.running_study import Interrupts, RunningStudy
+from paceline.api.spec_changes import (
+    check_trials,
+    convert_options,
+    describe_extension,
+    reconcile,
+)
 from paceline.core.decisions import EndCause
 from paceline.core.errors import (
     CheckpointError,
     PacelineWarning,
     SpecError,
     StudyFailed,
-    StudyTerminated,
+    warn_user,
 )
-from paceline.core.events import FORMAT, LOGIC, Opened, Resumed, Submitted
+from paceline.core.events import FORMAT, LOGIC, Extended, Opened, Resumed
+from paceline.core.extension import apply_newest_spec, list_extensions, resolve_log
 from paceline.core.run_info import RunInfo
 from paceline.engines.advisor import StudyAdvisor
-from paceline.engines.loop import run, step
 from paceline.engines.process.checkpoint_files import CheckpointFiles
 from paceline.engines.process.engine import ProcessEngine
-from paceline.engines.process.local.devices import find_devices
+from paceline.engines.process.local.devices import INLINE, find_devices
+from paceline.engines.process.local.inline_pool import InlinePool
 from paceline.engines.process.local.mps import Mps
 from paceline.engines.process.local.worker_pool import ForkServerPool
 from paceline.engines.process.ray.config import Ray, parse_ray
 from paceline.engines.process.supervisor import Timeouts
+from paceline.live.startup import show_wait
 from paceline.machine.machine import Machine
-from paceline.plan.settings import canonicalize
 from paceline.store import MemoryStore, hide_password, open_store
 from paceline.store.storage import check_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from types import FrameType
+    from collections.abc import Callable, Sequence
 
     from paceline.api.options import StudyOptions
     from paceline.api.registry import StudyParts
     from paceline.core.decisions import Step
-    from paceline.core.events import AnyEvent, Command
+    from paceline.core.events import AnyEvent
     from paceline.core.ports import Advisor, CurveModel, Store
-    from paceline.core.values import Config, StudySpec
+    from paceline.core.values import PlanKey, StudySpec, Value
+    from paceline.engines.process.local.asking_pool import AskingPool
+    from paceline.machine.groups import GroupState
     from paceline.machine.state import StudyState
 
     Watch = Callable[[StudyState, Sequence[Step]], None]
 
 
-# Python's own handlers; a handler that the program has set stays.
-_DEFAULTS: dict[signal.Signals, Any] = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
-}
+_logger = logging.getLogger("paceline.study")
 
-
-class Interrupts:
-    """Catches SIGINT and SIGTERM inside a `with` block, in the main thread."""
-
-    def __init__(self) -> None:
-        # The signal that was caught; None: none so far.
-        self.caught: signal.Signals | None = None
-        self._handled: list[signal.Signals] = []
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number, default in _DEFAULTS.items():
-                if signal.getsignal(number) is default:
-                    signal.signal(number, self._catch)
-                    self._handled.append(number)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        while self._handled:
-            number = self._handled.pop()
-            signal.signal(number, _DEFAULTS[number])
-
-    def _catch(self, number: int, frame: FrameType | None) -> None:
-        if self.caught is not None:
-            raise KeyboardInterrupt("interrupted twice: everything ends at once")
-        self.caught = signal.Signals(number)
-
-
-# How long workers may take to unwind after an interrupt; a second interrupt ends the wait.
-_GRACE_S = 5.0
 # How long the end of a study waits for the storage to be swept.
 _SWEEP_S = 5.0
 
@@ -110,7 +97,7 @@ class Driver:
 
     def __init__(
         self,
-        train: Callable[[Any], Any],
+        train: Callable[..., Any],
         spec: StudySpec,
         options: StudyOptions,
         parts: StudyParts,
@@ -124,20 +111,36 @@ class Driver:
         self._parts = parts
         self._run_info = run or RunInfo()
         self._running: RunningStudy | None = None
+        # Runs the trials in this process, with slots="inline".
+        self._inline: InlinePool | None = None
+        # The workers, if the program trains itself; None: processes.
+        self.pool: AskingPool | None = None
+        self._interrupts = Interrupts()
+        # Whether the user has interrupted this driver, and what it had begun is in the log.
+        self._is_interrupted = False
         url = options.store
         self._store: Store = MemoryStore() if url is None else open_store(url, create=True)
         try:
             self._store.claim(spec.name)
-            log = self._read_log(spec, known)
-            self._opened = _read_opened(log)
-            self.spec = spec if self._opened is None else self._opened.spec
+            log = self._read_log(spec.name, known)
+            self._opened = _read_opened(resolve_log(log))
+            # What the study is extended to, in words; empty: it goes on as it is.
+            self._extension = "" if self._opened is None else self._compare(self._opened, spec)
+            self.spec = self._choose_spec(spec)
             self._locations = StudyLocations(self.spec.name, options, self._opened)
             self._files = CheckpointFiles(
                 self._locations.files, self._locations.storage, self._locations.cache_bytes
             )
-            self.machine = Machine(parts.machine)
-            for entry in log:
-                self.machine.fold(entry)
+            if self.spec.policy != spec.policy:
+                policy = build_part("policy", self.spec.policy)
+                parts = parts._replace(machine=replace(parts.machine, policy=policy))
+            self._parts = parts
+            extended = Extended(at=0.0, spec=self.spec, to=self._extension)
+            self.machine = self._fold(log, extended if self._extension else None)
+            if self._extension:
+                check_trials(self.spec, [len(group.trials) for group in self.machine.state.groups])
+            if log:
+                self._warn_of_changed_code(spec.plan)
         except BaseException:
             self._store.close()
             raise
@@ -155,26 +158,43 @@ class Driver:
         self._store.close()
 
     @property
+    def is_over(self) -> bool:
+        """Whether the study has ended and is not extended."""
+        return self.machine.over and not self._extension
+
+    @property
     def result(self) -> Result:
         """What was found so far."""
-        log = list(self._store.read(self.spec.name))
-        return Result(self.machine.state, log, self._files, self._options.store)
+        return self._make_results([None])[0]
 
     @property
     def results(self) -> list[Result]:
         """What each of several studies driven as one has found so far."""
-        log, url = list(self._store.read(self.spec.name)), self._options.store
+        return self._make_results(list(self.machine.state.groups))
+
+    def _make_results(self, groups: Sequence[GroupState | None]) -> list[Result]:
         state = self.machine.state
-        return [Result(state, log, self._files, url, group) for group in state.groups]
+        if state.number:
+            log = resolve_log(list(self._store.read(self.spec.name)))
+        else:
+            log = [self.machine.handle(self._make_opened())]  # interrupted before it began
+        url, is_interrupted = self._options.store, self._is_interrupted
+        results = [Result(state, log, self._files, url, group) for group in groups]
+        for result in results:
+            result.interrupted = is_interrupted
+        return results
 
     def drive(self, watch: Watch | None = None) -> Result:
-        """Run the study to its end and return what was found."""
+        """Run the study to its end, or to an interrupt, and return what was found."""
         state = self.machine.state
-        if state.end is None:
-            running = self.start(watch)
-            running.run(watch)
-            running.close()
+        if not self.is_over:
+            self._run(watch)
+            state = self.machine.state  # another one, if the study was extended meanwhile
+            if self._is_interrupted:
+                return self.result
             self._sweep_storage()
+        else:
+            warn_of_ended_study(state)
         # Checkpoints saved after the study's last entry are not in the log.
         self._files.sweep(state.checkpoints.records)
         end = state.end
@@ -184,39 +204,109 @@ class Driver:
                 "for what ended it."
             )
         if end.cause is EndCause.FAILED:
-            raise StudyFailed(end.why)
+            cause = None if self._inline is None else self._inline.error
+            raise StudyFailed(describe_failed_study(state, self._files), self.result) from cause
+        for group in state.groups:
+            warn_of_failures(group)
         return self.result
+
+    def _run(self, watch: Watch | None) -> None:
+        """Start the engine and run the study; end both in order."""
+        with self._interrupts as interrupts:
+            try:
+                interrupts.is_starting = True
+                running = self.start(watch)
+                interrupts.is_starting = False
+                running.run(watch)
+                while (wanted := running.wanted_options) is not None:
+                    self._extend_running(running, wanted, watch)
+                    running.run(watch)
+                self._is_interrupted = running.is_interrupted
+            except KeyboardInterrupt:
+                if not interrupts.is_starting and interrupts.caught is not None:
+                    raise  # the second one, which ends everything at once
+                self._is_interrupted = True
+            finally:
+                interrupts.is_starting = False
+            if self._running is not None:
+                self._running.close()
+
+    def _extend_running(
+        self, running: RunningStudy, wanted: dict[str, Value], watch: Watch | None
+    ) -> None:
+        """Extend the study as a command asks, while its engine runs."""
+        log = list(self._store.read(self.spec.name))
+        opened = _read_opened(resolve_log(log))
+        assert opened is not None
+        try:
+            options = convert_options(self._options, wanted)
+            spec = reconcile(opened, resolve_spec(self._train, options), options)
+            to = describe_extension(opened.spec, spec)
+            check_trials(spec, [len(group.trials) for group in self.machine.state.groups])
+        except SpecError as error:
+            warn_user(f"study {self.spec.name!r} is not extended: {error}")
+            running.refuse_options()
+            return
+        self._opened, self._options, self.spec = opened, options, spec
+        needs = self._parts.machine.needs
+        self._parts = build_study_parts(spec, [generator_to_build(spec, options)], needs)
+        # A command may repeat what holds already; the extension answers it all the same.
+        self._extension = to or "what it has"
+        self.machine = self._fold(log, Extended(at=0.0, spec=spec, to=self._extension))
+        running.extend(spec, self.machine, self._make_advisor(self._models))
+        if opened.run.file is not None:
+            given = {**(opened.run.given or {}), **wanted}
+            self._run_info = replace(self._run_info, file=opened.run.file, given=given)
+        running.take([self._make_extended(running.now)], watch)
 
     def start(self, watch: Watch | None = None) -> RunningStudy:
         """Start the engine; open the study, or resume it where its log ends."""
-        if self.machine.over:
+        if self.is_over:
             raise SpecError(f"study {self.spec.name!r} has ended: give another name.")
         if self._locations.storage is not None:
             check_storage(self._locations.storage)
-        engine, mps = self._start_engine()
+        if self.pool is None:
+            warn_of_no_end(self.spec)
+        with show_wait(watch, self._describe_start()) as say:
+            engine, mps = self._start_engine(say)
         url = self._options.store
         durable = url is not None and not isinstance(self._store, MemoryStore)
         resumable_in = hide_password(url) if url is not None and durable else None
         self._running = RunningStudy(
-            self.spec, self.machine, self._store, engine, mps, resumable_in
+            self.spec, self.machine, self._store, engine, mps, resumable_in, self._inline
         )
-        with self._running.interrupts:
+        self._running.interrupts = self._interrupts
+        with self._interrupts:
             events = self._resume(engine) if self._opened is not None else self._open()
             self._running.take(events, watch)
         return self._running
 
-    def _open(self) -> list[AnyEvent]:
-        """Return the first events of a new study."""
+    def _describe_run(self) -> RunInfo:
+        """Return how the study is run from now on, for the log."""
+        known, run = None if self._opened is None else self._opened.run, self._run_info
+        if known is not None and run.file is None:
+            # As `paceline run` has started it.
+            run = replace(run, file=known.file, given=known.given)
         deadline = self._options.deadline
-        run = replace(
-            self._locations.describe(self._run_info),
+        return replace(
+            self._locations.describe(run),
             kind="local" if parse_ray(self._options.slots) is None else "ray",
             deadline=deadline.isoformat() if isinstance(deadline, datetime) else None,
+            policy_why="" if self._options.policy else explain_policy(self._train, self.spec),
         )
-        opened = Opened(at=0.0, spec=self.spec, format=FORMAT, logic=LOGIC, engine=run.to_log())
+
+    def _make_opened(self) -> Opened:
+        engine = self._describe_run().to_log()
+        return Opened(at=0.0, spec=self.spec, format=FORMAT, logic=LOGIC, engine=engine)
+
+    def _open(self) -> list[AnyEvent]:
+        """Return the first events of a new study."""
+        opened = self._make_opened()
         related = find_related(self._store, self._options.store or "", self.spec)
         warn_of_change(related, self.spec, self._code)
-        reused = reuse_prefixes(self._store, related, self.spec, self._files)
+        reused = list(reuse_prefixes(self._store, related, self.spec, self._files))
+        for text in describe_taken_over(reused):
+            _logger.info("study %r %s", self.spec.name, text)
         study = self._options.warm_start
         warm = () if study is None else read_warm_start(self._store, self.spec, study)
         return [opened, *reused, *warm]
@@ -228,11 +318,22 @@ class Driver:
         self._files.sweep(state.checkpoints.records)
         self._files.sweep_storage(state.checkpoints.records)
         assert self._opened is not None
-        written, deadline_s = self._opened.run.deadline, None
-        if written is not None:
-            left = datetime.fromisoformat(written) - datetime.now().astimezone()
-            deadline_s = engine.now + max(left.total_seconds(), 0.0)
+        if self._extension:
+            return [self._make_extended(engine.now)]
+        deadline_s = _find_deadline(self._opened.run, engine.now)
         return [Resumed(at=engine.now, deadline_s=deadline_s)]
+
+    def _make_extended(self, now: float) -> Extended:
+        _logger.info("study %r is extended to %s", self.spec.name, self._extension)
+        run = self._describe_run()
+        return Extended(
+            at=now,
+            spec=self.spec,
+            to=self._extension,
+            logic=LOGIC,
+            engine=run.to_log(),
+            deadline_s=_find_deadline(run, now),
+        )
 
     @property
     def _code(self) -> str:
@@ -241,37 +342,51 @@ class Driver:
             return "the plan"
         return f"training function `{getattr(self._train, '__name__', 'train')}`"
 
-    def _read_log(self, spec: StudySpec, known: Sequence[Step]) -> list[Step]:
-        """Return the log; raise SpecError if it is of another study."""
-        if spec.name not in self._store.studies():
-            return []
-        log = [*known, *self._store.read(spec.name, known[-1].number if known else -1)]
-        opened = _read_opened(log)
-        assert opened is not None
-        before = opened.spec
-        differs = [
-            field.name
-            for field in msgspec.structs.fields(spec)
-            if getattr(spec, field.name) != getattr(before, field.name) and field.name != "plan"
-        ]
-        # A time of day is another duration at every start.
-        if differs == ["budget"] and isinstance(self._options.deadline, datetime):
-            differs = []
-        if differs:
-            raise SpecError(
-                f"study {spec.name!r} exists with another {', '.join(differs)}: give the same as "
-                "when it was opened, or give another name."
-            )
-        if None not in (spec.plan, before.plan) and spec.plan != before.plan:
-            warnings.warn(
-                f"{self._code} changed since study {spec.name!r} was opened ({before.plan} then, "
-                f"{spec.plan} now): its trials keep what they have and train on with the new one.",
-                PacelineWarning,
-                stacklevel=2,
-            )
-        return log
+    def _fold(self, log: Sequence[Step], extended: Extended | None) -> Machine:
+        """Return a machine that has folded the log, with the spec of this extension."""
+        machine = Machine(self._parts.machine)
+        extensions = list_extensions(log) + ([] if extended is None else [extended])
+        for entry in log:
+            machine.fold(apply_newest_spec(entry, extensions))
+        return machine
 
-    def _start_engine(self) -> tuple[ProcessEngine, Mps | None]:
+    def _read_log(self, study: str, known: Sequence[Step]) -> list[Step]:
+        """Return the log; empty: the study has not begun."""
+        if study not in self._store.studies():
+            return []
+        return [*known, *self._store.read(study, known[-1].number if known else -1)]
+
+    def _compare(self, opened: Opened, spec: StudySpec) -> str:
+        """Return what differs from the study in the store; raise SpecError if it must not."""
+        return describe_extension(opened.spec, reconcile(opened, spec, self._options))
+
+    def _choose_spec(self, spec: StudySpec) -> StudySpec:
+        if self._opened is None:
+            return spec
+        return (
+            reconcile(self._opened, spec, self._options) if self._extension else self._opened.spec
+        )
+
+    def _warn_of_changed_code(self, plan: PlanKey | None) -> None:
+        before = self.spec.plan
+        if None in (plan, before) or plan == before:
+            return
+        effect = "its trials keep what they have and train on with the new one"
+        if self.is_over:
+            effect = "what the study found was trained with the old one; give another name"
+        warn_user(
+            f"{self._code} changed since study {self.spec.name!r} was opened ({before} then, "
+            f"{plan} now): {effect}."
+        )
+
+    def _describe_start(self) -> str:
+        """Return what takes time before the first trial."""
+        name = getattr(self._train, "__name__", "the training function")
+        if parse_ray(self._options.slots) is not None:
+            return f"connecting to Ray and loading {name} in its workers"
+        return f"loading {name} in a worker"
+
+    def _start_engine(self, say: Callable[[str], None]) -> tuple[ProcessEngine, Mps | None]:
         slots = self._options.slots
         timeouts = Timeouts(hang_s=seconds_until(self._options.hang))
         cluster = parse_ray(slots)
@@ -279,6 +394,9 @@ class Driver:
             return self._start_ray_engine(cluster, timeouts), None
         assert not isinstance(slots, Ray)
         devices = find_devices(slots)
+        warn_of_many_slots(devices)
+        if slots == INLINE:
+            self._inline = InlinePool(self._train)
         mps = Mps(devices.gpus) if devices.gpus and self._shares_gpus else None
         try:
             if mps is not None:
@@ -289,7 +407,9 @@ class Driver:
                 devices = replace(devices, mps=mps.pipe)
             engine = ProcessEngine(
                 self.spec,
-                ForkServerPool(self._train, devices.thread_limits()),
+                self.pool
+                or self._inline
+                or ForkServerPool(self._train, devices.thread_limits(), say),
                 devices,
                 files=self._files,
                 advisor=self._make_advisor(self._parts.curve_models),
@@ -324,6 +444,7 @@ class Driver:
         )
 
     def _make_advisor(self, models: Sequence[CurveModel]) -> Advisor:
+        self._models = models
         return StudyAdvisor(models, self._parts.machine.generators, self.machine.state)
 
     @property
@@ -345,96 +466,12 @@ class Driver:
             thread.join(_SWEEP_S)
 
 
-class RunningStudy:
-    """A study while its engine runs."""
-
-    def __init__(
-        self,
-        spec: StudySpec,
-        machine: Machine,
-        store: Store,
-        engine: ProcessEngine,
-        mps: Mps | None,
-        resumable_in: str | None,
-    ) -> None:
-        self.interrupts = Interrupts()
-        self._spec = spec
-        self._machine = machine
-        self._store = store
-        self._engine = engine
-        self._mps = mps
-        # The store's URL; None: the study is in memory alone.
-        self._resumable_in = resumable_in
-
-    def close(self) -> None:
-        """End the engine and everything it has started."""
-        self._engine.close()
-        if self._mps is not None:
-            self._mps.close()
-
-    def take(self, events: Sequence[AnyEvent], watch: Watch | None = None) -> None:
-        """Handle events that do not come from the engine."""
-        step(self._machine, self._engine, self._remember(watch), events)
-
-    def submit(self, trials: Iterable[tuple[Config, int]]) -> list[int]:
-        """Open a trial for each config, to be trained to its epoch; return the trials' numbers.
-
-        The longest trials are opened first: one that starts last would keep all others waiting.
-        """
-        first = len(self._machine.state.trials)
-        group = [(canonicalize(config), until) for config, until in trials]
-        order = sorted(range(len(group)), key=lambda at: -group[at][1])
-        with self.interrupts:
-            for more, at in zip(reversed(range(len(group))), order, strict=True):
-                config, until = group[at]
-                now = self._engine.now
-                self.take([Submitted(at=now, config=config, until=until, more=more)])
-        numbers = dict(zip(order, range(first, first + len(group)), strict=True))
-        return [numbers[at] for at in range(len(group))]
-
-    def finish(self, numbers: Iterable[int], watch: Watch | None) -> None:
-        """Train until these trials have reached their goals; others train on meanwhile."""
-        trials = [self._machine.state.trials[number] for number in numbers]
-        self.run(watch, lambda: not any(t.alive and t.epoch < t.goal for t in trials))
-
-    def run(self, watch: Watch | None, until: Callable[[], bool] | None = None) -> None:
-        """Run to the end of the study, or until a condition is met."""
-        state, name, interrupts = self._machine.state, self._spec.name, self.interrupts
-
-        def inbox(after: int) -> Sequence[tuple[int, Command]]:
-            if watch is not None:
-                watch(state, ())  # the view shows the time, which passes without events
-            return self._store.inbox(name, after)
-
-        def stop() -> bool:
-            return interrupts.caught is not None or (until is not None and until())
-
-        with interrupts:
-            run(self._machine, self._engine, self._remember(watch), inbox, stop)
-            if interrupts.caught is not None and state.end is None:
-                self._engine.close(_GRACE_S)
-                self._raise_interrupt(interrupts.caught)
-
-    def _remember(self, watch: Watch | None) -> Callable[[Sequence[Step]], None]:
-        state, name = self._machine.state, self._spec.name
-
-        def remember(steps: Sequence[Step]) -> None:
-            self._store.append(name, steps)
-            if watch is not None:
-                watch(state, steps)
-
-        return remember
-
-    def _raise_interrupt(self, caught: signal.Signals) -> None:
-        """Raise what ended the study, with the way to resume it."""
-        name, url = self._spec.name, self._resumable_in
-        hint = "it was kept in memory alone; with name=… and store=… it could be resumed"
-        if url is not None:
-            hint = f"its log in {url} is safe; run the same study again to resume it"
-        if caught is signal.SIGTERM:
-            raise StudyTerminated(f"study {name!r} was terminated: {hint}.")
-        # Not a subclass: Python exits as an interrupted program does for this class alone.
-        raise KeyboardInterrupt(f"study {name!r} was interrupted: {hint}.")
+def _find_deadline(run: RunInfo, now: float) -> float | None:
+    """Return the time on the study's clock of a deadline that is a time of day; None: it is not."""
+    if run.deadline is None:
+        return None
+    left = datetime.fromisoformat(run.deadline).astimezone() - datetime.now().astimezone()
+    return now + max(left.total_seconds(), 0.0)
 
 
 def _read_opened(log: Sequence[Step]) -> Opened | None:

@@ -6,6 +6,9 @@ to them.
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +18,7 @@ from msgspec.structs import replace
 
 from paceline.core.errors import SpecError
 from paceline.core.run_info import RunInfo
+from paceline.engines.process.checkpoint_files import CheckpointFiles
 from paceline.store import find_study_folder, make_folder_name
 from paceline.store.storage import FolderStorage, open_storage
 
@@ -30,7 +34,7 @@ class StudyLocations:
     def __init__(self, study: str, options: StudyOptions, opened: Opened | None) -> None:
         known = RunInfo() if opened is None else opened.run
         self.files = _choose_folder(study, options, known)
-        self._given = options.files is not None
+        self._given = (options.files or known.files) is not None
         # The address of the checkpoint storage; None: checkpoints are in the folder.
         self.address = _choose_address(study, options, known, begun=opened is not None)
         self.storage = None if self.address is None else open_storage(self.address)
@@ -49,8 +53,25 @@ def open_checkpoints(opened: Opened, url: str) -> Storage | None:
         return open_storage(run.checkpoints)
     if not run.is_trained:
         return None
-    folder = Path(run.files) if run.files is not None else find_study_folder(url, opened.spec.name)
+    folder = find_folder(opened, url)
     return None if folder is None else FolderStorage(folder / "checkpoints")
+
+
+def find_folder(opened: Opened, url: str) -> Path | None:
+    """Return the folder of a stored study's files; None: the store is in memory."""
+    if opened.run.files is not None:
+        return Path(opened.run.files)
+    return find_study_folder(url, opened.spec.name)
+
+
+def find_checkpoint_files(opened: Opened, url: str) -> CheckpointFiles:
+    """Return the files of a stored study, to be read; nothing is made in its folder."""
+    address, folder = opened.run.checkpoints, find_folder(opened, url)
+    storage = None if address is None else open_storage(address)
+    if storage is not None and (folder is None or not (folder / "checkpoints").is_dir()):
+        # Checkpoints are fetched here to be read.
+        return CheckpointFiles(make_temporary_folder(), storage)
+    return CheckpointFiles(folder or Path(), storage, create=False)
 
 
 def _choose_folder(study: str, options: StudyOptions, run: RunInfo) -> Path:
@@ -59,7 +80,20 @@ def _choose_folder(study: str, options: StudyOptions, run: RunInfo) -> Path:
         return Path(given)
     url = options.store
     beside = None if url is None else find_study_folder(url, study)
-    return beside or Path(tempfile.mkdtemp(prefix="paceline-"))
+    return beside or make_temporary_folder()
+
+
+def make_temporary_folder() -> Path:
+    """Return a new folder that is deleted when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="paceline-"))
+    atexit.register(_remove_folder, folder, os.getpid())
+    return folder
+
+
+def _remove_folder(folder: Path, owner: int) -> None:
+    # A forked process that ends must leave its parent's files alone.
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _choose_address(study: str, options: StudyOptions, run: RunInfo, *, begun: bool) -> str | None:

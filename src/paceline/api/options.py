@@ -15,17 +15,33 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import force_setattr
 
+from paceline.api.defaults import DEFAULT_GENERATOR, choose_generator, choose_policy
+from paceline.api.define_by_run import check_generator
+from paceline.api.option_checks import check_options, suggest_option
 from paceline.api.plan_key import compute_plan_key, parse_plan_key
 from paceline.api.registry import Kind, describe_part
 from paceline.core.base_part import BasePart
 from paceline.core.errors import SpecError, make_unknown_error
-from paceline.core.values import Budget, Config, Mode, Part, PlanKey, Saves, StudySpec, Target
-from paceline.worker.process import takes_config
+from paceline.core.values import (
+    DEFAULT_METRIC,
+    OPEN_ENDED,
+    Budget,
+    Config,
+    Mode,
+    Part,
+    PlanKey,
+    Saves,
+    StudySpec,
+    Target,
+)
+from paceline.engines.process.local.devices import INLINE
+from paceline.worker.function import FunctionKind, classify, name_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    import optuna
     from optuna.samplers import BaseSampler
 
     from paceline.core.ports import Allocator, CurveModel, Generator, Needs, Policy
@@ -39,7 +55,6 @@ else:
     # The types in a log: objects become parts before they are written.
     PolicyOption = GeneratorOption = AllocatorOption = CurvesOption = str | Part
 
-DEFAULT_GENERATOR = "tpe"
 # The limit on local copies of checkpoints that are kept elsewhere.
 CACHE_BYTES = 10 * 10**9
 
@@ -162,7 +177,7 @@ class Options(TypedDict, total=False):
     name: str
     store: str
     first: Sequence[Config]
-    warm_start: str
+    warm_start: str | optuna.Study
     share: bool
     plan: str | None
     retries: int
@@ -186,9 +201,11 @@ _PART_FIELDS: dict[str, Kind] = {
 class SearchOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of one search, trained or simulated. A part is a name, a Part or an object."""
 
-    # Decides which trials go on.
-    policy: PolicyOption = "asha"
-    # Proposes configs. None: `tpe` for a study, `random` for a synthetic workload.
+    # Decides which trials go on. None: chosen for a study by its function, epochs and deadline;
+    # `asha` for a simulation.
+    policy: PolicyOption | None = None
+    # Proposes configs. None: `tpe` for a study, `grid` if its space has grids, `random` for a
+    # synthetic workload.
     generator: GeneratorOption | None = None
     # Forecasts learning curves for the policy.
     curves: CurvesOption = "pfn"
@@ -210,7 +227,7 @@ class CommonOptions(SearchOptions, frozen=True, kw_only=True, forbid_unknown_fie
 
     # Divides the slots among trials.
     allocator: AllocatorOption = "fixed"
-    # The last epoch of a trial.
+    # The last epoch of a trial. None: 1, for a function that returns a score or reports once.
     epochs: int | None = None
     # The lowest and the highest value the metric can have: forecasts stay inside.
     range: tuple[float, float] | None = None
@@ -227,16 +244,18 @@ class CommonOptions(SearchOptions, frozen=True, kw_only=True, forbid_unknown_fie
 class StudyOptions(CommonOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every option of a study that trains, with its default."""
 
-    # The search space; domains may be nested. None: an outside tuner gives the configs.
+    # The search space; domains may be nested. None: the function asks for its hyperparameters by
+    # `trial.suggest_float(…)`, or an outside tuner gives the configs to `Study.group`.
     space: Config | None = None
-    # The metric to optimise, and in which direction.
+    # The metric to optimise, and in which direction. None: the number that the function returns or
+    # reports, and lower is better.
     metric: str | None = None
     mode: Mode | None = None
     # A duration of active time, or a datetime.
     deadline: Any = None
     slot_hours: float | None = None
     # The number of GPUs, or of cores on a machine without GPUs; "cpu:4", "gpu:2". Or a cluster:
-    # "ray", `pl.Ray(…)`.
+    # "ray", `pl.Ray(…)`. Or "inline": one trial at a time, in this process, for debuggers.
     slots: Any = None
     # Run trials that share a GPU at the same time, by NVIDIA's MPS, where it is installed.
     mps: bool = True
@@ -245,8 +264,9 @@ class StudyOptions(CommonOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     store: str | None = None
     # Configs to try first.
     first: list[Config] | None = None
-    # Another study of the store: the generator learns from its results before the first proposal.
-    warm_start: str | None = None
+    # Another study of the store, or an Optuna study: the generator learns from its results before
+    # the first proposal.
+    warm_start: Any = None
     # Train what trials have in common once. None: yes, unless the function takes Ray's config.
     share: bool | None = None
     # The name of the training, as "name" or "name@version": studies of one store with the same plan
@@ -267,45 +287,72 @@ class StudyOptions(CommonOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     progress: bool | None = None
 
 
-def resolve_options(given: Options) -> StudyOptions:
-    """Return all options of a study: those given, and the defaults of the others."""
+def resolve_options(given: Options, *, standing: bool = False) -> StudyOptions:
+    """Return all options of a study: those given, and the defaults of the others.
+
+    A standing study waits for configs of an outside tuner. Another one without a space has a
+    function that asks for its hyperparameters: how many epochs it trains, it alone knows.
+    """
     for name in given:
         if name not in StudyOptions.__struct_fields__:
-            raise make_unknown_error("option", name, StudyOptions.__struct_fields__)
-    for name, hint in (
-        ("metric", "give the metric that your function reports, such as metric='accuracy'"),
-        ("mode", "give mode='max' if higher is better, mode='min' if lower is"),
-        ("epochs", "give the last epoch of a trial"),
-    ):
-        if name not in given:
-            raise SpecError(f"{name} is missing: {hint}.")
-    fields: dict[str, Any] = dict(given)
-    if "space" not in given:
-        fields.setdefault("policy", "fifo")
-    for name, least in (("keep_best", 0), ("checkpoint_bytes", 1), ("cache_bytes", 0)):
-        value = given.get(name)
-        if value is not None and (type(value) is not int or value < least):
-            raise SpecError(
-                f"{name}={value!r} is invalid: must be a whole number, at least {least}. Leave it "
-                "out for the default."
-            )
+            known = StudyOptions.__struct_fields__
+            raise make_unknown_error("option", name, known, suggest_option(name))
+    fields = check_options(given)
+    if given.get("epochs") is None:
+        fields["epochs"] = 1
+        if given.get("space") is None and not standing:
+            fields["epochs"] = OPEN_ENDED
+    if given.get("metric") is None:
+        # A single number counts, and lower is better: what a loss is, and what other tuners assume.
+        fields["metric"] = DEFAULT_METRIC
+        fields["mode"] = given.get("mode") or "min"
+    elif given.get("mode") is None:
+        raise SpecError(
+            "mode is missing: give mode='max' if higher is better, mode='min' if lower is."
+        )
+    if given.get("slots") == INLINE:
+        _check_inline(given)
+        # An error in this process is there to be looked at.
+        fields.setdefault("retries", 0)
     return StudyOptions(**fields)
 
 
-def resolve_spec(train: Callable[[Any], Any], options: StudyOptions) -> StudySpec:
+def _check_inline(given: Options) -> None:
+    """Raise SpecError for options that cannot act where trials run in the driver's process."""
+    refused = [name for name in ("span", "pack") if given.get(name, 1) != 1]
+    refused += [name for name in ("hang", "mps") if name in given]
+    if refused:
+        raise SpecError(
+            f"{refused[0]}={given.get(refused[0])!r} cannot act with slots='inline', which runs "
+            f"one trial at a time in this process: leave {refused[0]} out, or give a number of "
+            "slots."
+        )
+
+
+def resolve_spec(
+    train: Callable[..., Any], options: StudyOptions, *, standing: bool = False
+) -> StudySpec:
     """Return the spec of a study with these options."""
-    if options.metric is None or options.mode is None or options.epochs is None:
-        raise SpecError("metric, mode and epochs are required: give all three.")
+    assert options.metric is not None
+    assert options.mode is not None
+    assert options.epochs is not None
     target = options.target
-    share = not takes_config(train) if options.share is None else options.share
+    kind = classify(train, options.space)
+    # Other functions are given all hyperparameters at their start, so these cannot change later.
+    share = kind is FunctionKind.TRIAL if options.share is None else options.share
+    define_by_run = options.space is None and not standing
+    generator = _describe_generator(options, standing=standing)
+    if define_by_run:
+        check_generator(generator)
+        share = False
     spec = StudySpec(
         name=options.name or _default_name(train),
         metric=options.metric,
         mode=options.mode,
         epochs=options.epochs,
         range=_convert_range(options.range),
-        policy=describe_part("policy", options.policy),
-        generator=_describe_generator(options),
+        policy=_describe_policy(train, options, standing=standing),
+        generator=generator,
         allocator=describe_part("allocator", options.allocator),
         curves=describe_part("curve model", options.curves),
         budget=Budget(
@@ -319,7 +366,8 @@ def resolve_spec(train: Callable[[Any], Any], options: StudyOptions) -> StudySpe
         share=share,
         plan=_resolve_plan(train, options.plan, share=share),
         retries=options.retries,
-        standing=options.space is None,
+        standing=standing,
+        define_by_run=define_by_run,
         span=options.span,
         pack=options.pack,
         fit=options.needs is not None,
@@ -331,21 +379,30 @@ def resolve_spec(train: Callable[[Any], Any], options: StudyOptions) -> StudySpe
     return spec
 
 
+def _describe_policy(train: Callable[..., Any], options: StudyOptions, *, standing: bool) -> Part:
+    if options.policy is not None:
+        return describe_part("policy", options.policy)
+    deadline = options.deadline is not None
+    return choose_policy(train, options.epochs, standing=standing, deadline=deadline).part
+
+
 def generator_to_build(spec: StudySpec, options: StudyOptions) -> Part:
     """Return the spec's generator, with the Optuna sampler itself if the user gave an object.
 
     The spec, and so the log, holds the name of the sampler's class instead.
     """
     given: Any = options.generator
-    if given is None or isinstance(given, str | Part) or options.space is None:
+    if given is None or isinstance(given, str | Part) or spec.standing:
         return spec.generator
     return Part(spec.generator.name, {**spec.generator.params, "sampler": given})
 
 
-def _describe_generator(options: StudyOptions) -> Part:
-    if options.space is None:
+def _describe_generator(options: StudyOptions, *, standing: bool) -> Part:
+    if standing:
         return Part("queued", {"configs": []})  # an outside tuner gives the configs
-    given: Any = DEFAULT_GENERATOR if options.generator is None else options.generator
+    given: Any = options.generator
+    if given is None:
+        given = DEFAULT_GENERATOR if options.space is None else choose_generator(options.space).part
     known = isinstance(given, str | Part)
     part = describe_part("generator", given) if known else _describe_sampler(given)
     params = {"space": options.space, **part.params}
@@ -365,7 +422,7 @@ def _describe_sampler(given: object) -> Part:
 
 
 def _resolve_plan(
-    train: Callable[[Any], Any], plan: str | UnsetType | None, *, share: bool
+    train: Callable[..., Any], plan: str | UnsetType | None, *, share: bool
 ) -> PlanKey | None:
     """Return the key of the training that other studies share; None: they share nothing."""
     if isinstance(plan, str):
@@ -387,6 +444,6 @@ def _convert_range(given: object) -> tuple[float, float] | None:
         ) from None
 
 
-def _default_name(train: Callable[[Any], Any]) -> str:
-    name = getattr(train, "__name__", "study").strip("<>")
+def _default_name(train: Callable[..., Any]) -> str:
+    name = name_function(train).strip("<>")
     return f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"

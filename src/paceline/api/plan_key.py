@@ -39,7 +39,7 @@ def parse_plan_key(text: str) -> PlanKey:
     return PlanKey(name, version)
 
 
-def compute_plan_key(train: Callable[[Any], Any]) -> PlanKey | None:
+def compute_plan_key(train: Callable[..., Any]) -> PlanKey | None:
     """Return the plan key of a training function; None if it has no Python code."""
     function = _find_function(train)
     if function is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.analysis.known_prefixes import PrefixReader
 from paceline.api.locations import open_checkpoints
-from paceline.api.stored import fold_log
+from paceline.api.stored import fold_log, read_log
 from paceline.core.errors import (
     CheckpointError,
     LogError,
@@ -24,19 +24,23 @@ from paceline.core.errors import (
 )
 from paceline.core.events import Opened, Recalled
 from paceline.core.space import Space
+from paceline.core.text import format_count
 from paceline.core.values import Status
 from paceline.machine.state import StudyState
 from paceline.store import find_study_folder
 from paceline.worker.trial import checkpoint_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    import optuna
 
     from paceline.core.events import Adopted
     from paceline.core.ports import Storage, Store
-    from paceline.core.values import Config, StudySpec
+    from paceline.core.values import StudySpec
     from paceline.engines.process.checkpoint_files import CheckpointFiles
     from paceline.machine.checkpoints import CheckpointName, CheckpointRecord
+    from paceline.machine.trial_state import TrialState
 
 
 class RelatedStudy(NamedTuple):
@@ -106,7 +110,7 @@ def reuse_prefixes(
 
         state = StudyState()
         try:
-            for step in store.read(each.name):
+            for step in read_log(store, each.name):
                 for entry in step.entries:
                     state.apply(entry)
         except LogError as error:
@@ -114,6 +118,20 @@ def reuse_prefixes(
             warnings.warn(message, PacelineWarning, stacklevel=2)
             continue
         yield from reader.take(state, bring)
+
+
+def describe_taken_over(reused: Sequence[Adopted]) -> list[str]:
+    """Return for each study how much of it was taken over, in words."""
+    configs: dict[str, int] = {}
+    epochs: dict[str, int] = {}
+    for each in reused:
+        configs[each.study] = configs.get(each.study, 0) + 1
+        epochs[each.study] = epochs.get(each.study, 0) + len(each.metrics)
+    return [
+        f"took over {format_count(count, 'config')}, {format_count(epochs[name], 'epoch')} of "
+        f"study {name!r}"
+        for name, count in configs.items()
+    ]
 
 
 def _fetch(study: RelatedStudy, there: str, files: CheckpointFiles, here: CheckpointName) -> None:
@@ -138,12 +156,17 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def read_warm_start(store: Store, spec: StudySpec, study: str) -> list[Recalled]:
+def read_warm_start(store: Store, spec: StudySpec, study: str | optuna.Study) -> list[Recalled]:
     """Return the results of another study's trials, in the order they were opened."""
+    if not isinstance(study, str):
+        from paceline.api.optuna_results import read_optuna_study  # optuna takes long to import
+
+        return read_optuna_study(study, spec)
     others = [name for name in store.studies() if name != spec.name]
     if study not in others:
         raise make_unknown_error("study for warm_start:", study, others)
-    state, space = fold_log(store.read(study)), Space(spec.generator.params["space"])
+    state = fold_log(read_log(store, study))
+    space = None if spec.define_by_run else Space(spec.generator.params["space"])
     results = [
         Recalled(
             at=0.0,
@@ -151,9 +174,10 @@ def read_warm_start(store: Store, spec: StudySpec, study: str) -> list[Recalled]
             config=trial.config,
             values=tuple(trial.metric(spec.metric)),
             finished=trial.ended is Status.FINISHED,
+            domains=dict(trial.domains) if space is None else {},
         )
         for trial in state.trials
-        if spec.metric in trial.metrics and trial.epoch and _is_in_space(space, trial.config)
+        if spec.metric in trial.metrics and trial.epoch and _is_usable(space, trial)
     ]
     if not results:
         raise SpecError(
@@ -164,9 +188,12 @@ def read_warm_start(store: Store, spec: StudySpec, study: str) -> list[Recalled]
     return results
 
 
-def _is_in_space(space: Space, config: Config) -> bool:
+def _is_usable(space: Space | None, trial: TrialState) -> bool:
+    """Say whether a generator can learn from a trial: its hyperparameters are known to it."""
+    if space is None:
+        return bool(trial.domains)
     try:
-        space.read(config)
+        space.read(trial.config)
     except SpecError:
         return False
     return True

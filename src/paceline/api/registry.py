@@ -191,7 +191,7 @@ def build_part(kind: Kind, part: Part) -> Any:  # noqa: ANN401 - the caller know
         from paceline.policies.combined import AnyOf  # imported on first use
 
         return AnyOf([build_part(kind, parse_part(each)) for each in several])
-    made = _find_class(kind, part.name)
+    made = find_class(kind, part.name)
     from_study = getattr(made, "from_study", ())
     hints = get_type_hints(made.__init__)
     known = {
@@ -220,8 +220,33 @@ def convert_parameters(owner: str, given: Mapping[str, Value], known: Mapping[st
         try:
             found[name] = msgspec.convert(value, known[name])
         except msgspec.ValidationError as error:
-            raise SpecError(f"{owner}: {name}={value!r}: {error}.") from None
+            rule = _explain_type(str(error))
+            raise SpecError(f"{owner}: {name}={value!r} is invalid: {rule}.") from None
     return found
+
+
+# What a value must be, by the decoder's names of types.
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a dict",
+    "null": "left out",
+}
+
+
+def _explain_type(error: str) -> str:
+    """Return the rule that a value broke, from the decoder's message.
+
+    >>> _explain_type("Expected `int | null`, got `str` - at `$[0]`")
+    'must be a whole number or left out'
+    """
+    found = re.match(r"Expected `([a-z |]+)`", error)
+    if found is None:
+        return error[:1].lower() + error[1:].partition(" - at `")[0]
+    return "must be " + " or ".join(_TYPES.get(each, each) for each in found[1].split(" | "))
 
 
 def _joined_name(part: Part) -> str:
@@ -231,7 +256,8 @@ def _joined_name(part: Part) -> str:
     return part.name
 
 
-def _find_class(kind: Kind, name: str) -> Any:  # noqa: ANN401
+def find_class(kind: Kind, name: str) -> Any:  # noqa: ANN401
+    """Return the class of a part by its name; it is imported."""
     path = BUILT_IN[kind].get(name)
     if path is None:
         for point in entry_points(group=_GROUPS[kind]):

@@ -12,9 +12,12 @@ from msgspec import Struct
 
 from paceline.analysis.story import narrate_study, narrate_trial
 from paceline.analysis.summary import StudySummary, summarize
+from paceline.api.failure_messages import make_no_result_error
+from paceline.api.result_text import describe_result, describe_trial, render_trial, suggest_next
+from paceline.core.domains import Domain
 from paceline.core.errors import SpecError
 from paceline.core.ports import Storage
-from paceline.core.values import NO_LOSS, Config
+from paceline.core.values import NO_LOSS, Config, Status
 from paceline.plan.tree import find_checkpoint, find_node, last_known_epoch
 from paceline.store import hide_password
 from paceline.worker import checkpoint_file
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import Step
     from paceline.engines.process.checkpoint_files import CheckpointFiles
+    from paceline.live.ending import Ending
     from paceline.machine.groups import GroupState
     from paceline.machine.state import StudyState
     from paceline.machine.trial_state import TrialState
@@ -76,6 +80,7 @@ class TrialResult(Struct, frozen=True, kw_only=True):
 
     id: int
     config: Config
+    # ready, running, paused, finished, stopped, failed; unfinished: the study ended before it.
     status: str
     # The trial it was forked from; up to the fork its config has that trial's values.
     source: int | None
@@ -88,12 +93,40 @@ class TrialResult(Struct, frozen=True, kw_only=True):
     # Every metric after each epoch, by name; None: not reported, or not a finite number.
     metrics: dict[str, list[float | None]]
     failures: int
+    # What the training function attached to the trial by `set_user_attr`.
+    user_attrs: dict[str, Any] = {}
+    # What it asked for while it ran, by hyperparameter; empty in a study with a space.
+    domains: dict[str, Domain] = {}
+    # The end of the traceback of its last failure, or how its process exited; None: it never
+    # failed.
+    error: str | None = None
+    # The file with what its last attempt has printed; None: the file is not on this machine.
+    output: Path | None = None
     # The checkpoint of its best epoch if there is one, else its latest.
-    checkpoint: SavedCheckpoint | None
+    checkpoint: SavedCheckpoint | None = None
+
+    @property
+    def number(self) -> int:
+        """The trial's number in its study, as `id`."""
+        return self.id
+
+    @property
+    def params(self) -> Config:
+        """Its hyperparameters, as `config`."""
+        return self.config
+
+    def __repr__(self) -> str:
+        return describe_trial(self)
+
+    def _repr_html_(self) -> str:
+        return render_trial(self)
 
 
 class Result:
     """The result of a study, or of one of several that were run as one. Those share one log."""
+
+    # Whether Ctrl-C, or a notebook's stop button, has ended the driver before the study's end.
+    interrupted: bool = False
 
     def __init__(
         self,
@@ -117,10 +150,35 @@ class Result:
         return self._state.spec.name
 
     @property
-    def best(self) -> TrialResult | None:
-        """The trial with the best value; None if no trial reported a number."""
+    def best(self) -> TrialResult:
+        """The trial with the best value. Raises NoResult if no trial has reported a number."""
+        best = self.best_or_none
+        if best is None:
+            raise make_no_result_error(self._state)
+        return best
+
+    @property
+    def best_or_none(self) -> TrialResult | None:
+        """The trial with the best value; None if no trial has reported a number."""
         best = self._state.best
         return None if best is None else self._make_result(best)
+
+    @property
+    def best_params(self) -> Config:
+        """The hyperparameters of the best trial. Raises NoResult as `best` does."""
+        return self.best.config
+
+    @property
+    def best_value(self) -> float:
+        """The best value of all trials. Raises NoResult as `best` does."""
+        value = self.best.value
+        assert value is not None
+        return value
+
+    @property
+    def best_trial(self) -> TrialResult:
+        """The trial with the best value, as `best`."""
+        return self.best
 
     @property
     def trials(self) -> list[TrialResult]:
@@ -133,7 +191,7 @@ class Result:
 
     @property
     def end(self) -> str | None:
-        """Why the study ended: target, deadline, slot_seconds, policy, command or quiet."""
+        """Why the study ended: target, deadline, slot_seconds, policy, command, failed or quiet."""
         return None if self._state.end is None else self._state.end.cause.value
 
     @property
@@ -153,7 +211,7 @@ class Result:
 
     def summary(self) -> StudySummary:
         """Return the study in numbers: its best trial, its cost, and what sharing saved."""
-        best = self.best
+        best = self.best_or_none
         saved = None if best is None else best.checkpoint
         return summarize(self._state, None if saved is None else (saved.place, saved.epoch))
 
@@ -195,12 +253,32 @@ class Result:
             for trial in self.trials
         )
 
-    def __repr__(self) -> str:
-        spec, best = self._state.spec, self.best
-        best_text = (
-            "no value" if best is None else f"{spec.metric}={best.value:.6g} (trial {best.id})"
+    def make_ending(self, *, is_old: bool = False) -> Ending:
+        """Return what is shown at the end of the study; `is_old`: it had ended before."""
+        from paceline.live.ending import make_ending
+
+        return make_ending(
+            self.summary(),
+            self._state,
+            suggest_next(self.name, self._store, self.best_or_none),
+            is_interrupted=self.interrupted,
+            is_old=is_old,
         )
-        return f"<Result {spec.name!r}: {best_text}, {len(self._state.trials)} trials, {self.end}>"
+
+    def __repr__(self) -> str:
+        return describe_result(self.summary())
+
+    def _repr_html_(self) -> str:
+        from paceline.live.html_tables import render_result
+
+        ending = self.make_ending()
+        return render_result(ending.heading, ending.rows, self._state)
+
+    def _describe_status(self, trial: TrialState) -> str:
+        """Return a trial's status; nothing is running any more once the study has ended."""
+        is_over = self.interrupted or self._state.end is not None
+        is_open = trial.status in (Status.RUNNING, Status.READY)
+        return "unfinished" if is_over and is_open else trial.status.value
 
     def _make_result(self, trial: TrialState) -> TrialResult:
         spec = self._state.spec
@@ -208,7 +286,7 @@ class Result:
         return TrialResult(
             id=trial.id,
             config=trial.config,
-            status=trial.status.value,
+            status=self._describe_status(trial),
             source=trial.source,
             value=spec.sign * trial.best_loss if found else None,
             epoch=trial.best_epoch if found else None,
@@ -216,8 +294,21 @@ class Result:
             seconds=list(trial.seconds),
             metrics={name: list(trial.metric(name)) for name in trial.metrics},
             failures=trial.failures,
+            user_attrs=dict(trial.attrs),
+            domains=dict(trial.domains),
+            error=None if trial.failure is None else trial.failure.note,
+            output=self._find_output(trial),
             checkpoint=self._find_checkpoint(trial),
         )
+
+    def _find_output(self, trial: TrialState) -> Path | None:
+        attempt, failure = trial.last_attempt, trial.failure
+        if trial.ended is Status.FAILED and failure is not None:
+            attempt = failure.attempt
+        if attempt is None:
+            return None
+        path = self._files.log(attempt)
+        return path if path.exists() else None
 
     def _find_checkpoint(self, trial: TrialState) -> SavedCheckpoint | None:
         epoch = trial.best_epoch

@@ -11,17 +11,25 @@ import math
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from paceline.analysis.summary import convert_summary, summarize
+from paceline.api.completion import (
+    COMPLETED_BY,
+    DRAWS,
+    Completion,
+    complete_trace,
+    count_cut_runs,
+    refuse_cut,
+)
 from paceline.api.forecast_cache import ForecastCache
 from paceline.api.options import CommonOptions, SearchOptions, parse_needs
 from paceline.api.registry import build_part, build_parts, describe_part, split_policies
-from paceline.api.sources import load_trace, make_synthetic
+from paceline.api.sources import find_trace, load_trace, make_synthetic
 from paceline.core.errors import LogError, SpecError
 from paceline.core.events import FORMAT, LOGIC, Opened
 from paceline.core.rng import shuffle_range, stream
@@ -49,8 +57,12 @@ if TYPE_CHECKING:
 
     Remember = Callable[[Sequence[Step]], None]
 
+Number = TypeVar("Number", int, float)
+
+# The policy of a simulation that names none.
+DEFAULT_POLICY = "asha"
 # Python's garbage collector runs after this many new objects while a study is simulated.
-_ALLOCATIONS = 100_000
+_ALLOCATIONS = 1_000_000
 
 
 class Search(SearchOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,7 +97,7 @@ def name_search(policy: Part, at: int) -> str:
 
 def make_group(search: Search, at: int, own: Part) -> GroupSpec:
     """Return a search as a group; `own` is the generator of all configs of the source."""
-    policy = describe_part("policy", search.policy)
+    policy = describe_part("policy", search.policy or DEFAULT_POLICY)
     return GroupSpec(
         name=search.name or name_search(policy, at),
         policy=policy,
@@ -125,6 +137,10 @@ class Simulation(CommonOptions, frozen=True, kw_only=True, forbid_unknown_fields
     slot_seconds: float | None = None
     # The order of a trace's runs.
     order: Literal["shuffled", "file"] = "shuffled"
+    # Continue the curves of runs that were cut short by forecasts; and which of the possible
+    # completions to simulate. None: ten of them, of which the result is the median.
+    complete: bool = False
+    draw: int | None = None
     share: bool = False
     speedup: str = "linear"
     interference: float = 0.0
@@ -172,7 +188,30 @@ class Simulation(CommonOptions, frozen=True, kw_only=True, forbid_unknown_fields
         trace: Trace | None = None,
     ) -> SimResult:
         """Simulate to the end. `remember` takes the log, `watch` sees the state as it goes."""
-        return _Simulator(self, name or _default_name(self), trace).run(remember, watch)
+        if self.complete and self.draw is None:
+            trace = find_trace(self.source) if trace is None else trace
+            if trace is not None:
+                return self._run_draws(name, remember, watch, trace)
+        with _collect_garbage_rarely():
+            return _Simulator(self, name or _default_name(self), trace).run(remember, watch)
+
+    def _run_draws(
+        self,
+        name: str | None,
+        remember: Remember | None,
+        watch: Callable[[StudyState], None] | None,
+        trace: Trace,
+    ) -> SimResult:
+        """Simulate several completions; return the one with the median best value."""
+        if remember is not None:
+            raise SpecError(
+                f"complete=True simulates {DRAWS} completions, and a log is of one: give draw=0 to "
+                "simulate and to log the first of them."
+            )
+        cut = count_cut_runs(trace, self.epochs)
+        draws = range(DRAWS if cut else 1)
+        results = [replace(self, draw=at).run(name=name, watch=watch, trace=trace) for at in draws]
+        return _sum_up_draws(results, cut, len(trace.runs)) if cut else results[0]
 
     def check(self, *, trace: Trace | None = None) -> None:
         """Raise the errors that `run` would raise at its start; run nothing."""
@@ -189,7 +228,8 @@ class Simulation(CommonOptions, frozen=True, kw_only=True, forbid_unknown_fields
         log = list(steps)
         if not log or not isinstance(log[0].event, Opened):
             raise SpecError("this log is empty: there is nothing to resume.")
-        return _Simulator(self, log[0].event.spec.name, None).resume(log, remember, watch)
+        with _collect_garbage_rarely():
+            return _Simulator(self, log[0].event.spec.name, None).resume(log, remember, watch)
 
 
 class SimResult(Struct, frozen=True, kw_only=True):
@@ -219,12 +259,15 @@ class SimResult(Struct, frozen=True, kw_only=True):
     trials_finished: int
     trials_stopped: int
     trials_failed: int
+    trials_paused: int
     epochs_trained: int
     reports: int
     end: str
     end_why: str
     # The only number that differs between two runs of the same simulation.
     wall_s: float
+    # Several completions of a trace whose runs were cut short; None: all curves were recorded.
+    completion: Completion | None = None
 
 
 def read_simulation(log: Sequence[Step]) -> Simulation:
@@ -244,7 +287,9 @@ def _default_name(options: Simulation) -> str:
     base = Path(options.source).name.removesuffix(".gz").removesuffix(".jsonl")
     given = [search.policy for search in options.searches or ()] or [options.policy]
     written = [
-        each for part in given for each in split_policies(str(describe_part("policy", part)))
+        each
+        for part in given
+        for each in split_policies(str(describe_part("policy", part or DEFAULT_POLICY)))
     ]
     policy = "+".join(each.partition(":")[0] for each in written)
     return f"{base}-{policy}-s{options.slots}-{options.seed}"
@@ -258,11 +303,16 @@ class _Simulator:
         synthetic = None if trace is not None else make_synthetic(options.source, options.seed)
         workload: Workload
         if synthetic is not None:
+            if options.complete:
+                raise SpecError(
+                    f"complete=True is for traces, and {options.source} computes its curves: leave "
+                    "it out."
+                )
             workload, generator = synthetic, _describe_generator(options, synthetic)
             metric, mode, epochs = synthetic.metric, synthetic.mode, synthetic.epochs
             trials = options.trials or 100
         else:
-            trace = trace or load_trace(options.source)
+            trace = _resolve_trace(trace or load_trace(options.source), options)
             workload = TraceWorkload(trace, share=options.share)
             if options.generator is not None:
                 raise SpecError(
@@ -279,7 +329,7 @@ class _Simulator:
             mode=mode,
             epochs=min(epochs, options.epochs) if options.epochs is not None else epochs,
             range=options.range,
-            policy=describe_part("policy", options.policy),
+            policy=describe_part("policy", options.policy or DEFAULT_POLICY),
             generator=generator,
             allocator=describe_part("allocator", options.allocator),
             curves=describe_part("curve model", options.curves),
@@ -327,8 +377,7 @@ class _Simulator:
         return self._finish(_join(remember, watch, self.machine.state), started)
 
     def _finish(self, keep: Remember, started: float) -> SimResult:
-        with _collect_garbage_rarely():
-            loop.run(self.machine, self.engine, keep)
+        loop.run(self.machine, self.engine, keep)
         self.engine.close()
         return _make_result(self._options, self.machine.state, time.perf_counter() - started)
 
@@ -337,8 +386,9 @@ class _Simulator:
 def _collect_garbage_rarely() -> Iterator[None]:
     """Raise the threshold of Python's garbage collector while a study is simulated.
 
-    A study holds many objects and no reference cycles. Scanning them again and again would take a
-    quarter of the time.
+    A study holds many objects and no reference cycles: they are freed when the last reference goes,
+    and scanning them again and again would take a quarter of the time. Leave only when the study is
+    freed, or the collector scans it once more at once.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(max(_ALLOCATIONS, thresholds[0]), *thresholds[1:])
@@ -371,6 +421,42 @@ def _join(
 def _describe_generator(options: Simulation, synthetic: Synthetic) -> Part:
     part = describe_part("generator", options.generator or "random")
     return Part(part.name, {"space": synthetic.space, **part.params})
+
+
+def _resolve_trace(trace: Trace, options: Simulation) -> Trace:
+    """Return the trace with complete curves; raise SpecError if it has others."""
+    if not options.complete:
+        refuse_cut(trace, options.source, options.epochs)
+        return trace
+    return complete_trace(trace, options.draw or 0, options.epochs)
+
+
+def _sum_up_draws(results: Sequence[SimResult], cut: int, runs: int) -> SimResult:
+    """Return the result with the median best value, and how far the others differ from it."""
+    first = results[0]
+    sign = 1.0 if first.mode == "min" else -1.0
+
+    def rank(result: SimResult) -> float:
+        return math.inf if result.best_value is None else sign * result.best_value
+
+    ranked = sorted(results, key=rank)
+    best = [result.best_value for result in results if result.best_value is not None]
+    reached = sum(result.time_to_target_s is not None for result in results)
+    completion = Completion(
+        cut=cut,
+        runs=runs,
+        curves=COMPLETED_BY,
+        draws=len(results),
+        best_range=(min(best), max(best)) if len(best) == len(results) else None,
+        makespan_range=_find_range([result.makespan_s for result in results]),
+        epochs_range=_find_range([result.epochs_trained for result in results]),
+        reached=None if first.target is None else reached,
+    )
+    return replace(ranked[(len(ranked) - 1) // 2], completion=completion)
+
+
+def _find_range(values: Sequence[Number]) -> tuple[Number, Number]:
+    return min(values), max(values)
 
 
 def _list_configs(trace: Trace, options: Simulation) -> list[Config]:

@@ -15,17 +15,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from paceline.analysis.checkpoint_inventory import CheckpointRow, list_checkpoints
 from paceline.analysis.costs import measure_costs
-from paceline.analysis.summary import GroupRow, StudyRow, make_group_rows, make_study_row, to_metric
-from paceline.api.locations import open_checkpoints
+from paceline.analysis.summary import (
+    Best,
+    GroupRow,
+    StudyRow,
+    make_group_rows,
+    make_study_row,
+    to_metric,
+)
+from paceline.api.locations import find_checkpoint_files, open_checkpoints
 from paceline.api.registry import build_parts
 from paceline.core.errors import LogError, SpecError, StoreError, StudyRunning
-from paceline.core.events import LOGIC, ChangeSlots, Opened
-from paceline.core.values import NO_LOSS, Config, StudySpec
+from paceline.core.events import LOGIC, ChangeSlots, Extended, Opened
+from paceline.core.extension import apply_newest_spec, list_extensions
+from paceline.core.values import NO_LOSS, OPEN_ENDED, Config, Status, StudySpec
 from paceline.engines.sim.traces import VERSION, TraceHeader, TraceRun, write_trace
-from paceline.machine.replay import Difference, replay
+from paceline.machine.replay import Difference, replay, replay_extended
 from paceline.machine.requirements import RecordedNeeds
 from paceline.machine.state import StudyState
 from paceline.plan.settings import config_key
@@ -49,12 +58,31 @@ QUIET_S = 5.0
 BATCH = 1_000
 
 
+def read_log(store: Store, study: str) -> Iterator[Step]:
+    """Yield the steps of a log, those of an extended study with its newest spec."""
+    extensions = list_extensions(store.find_steps(study, "extended"))
+    left = len(extensions)
+    for step in store.read(study):
+        if isinstance(step.event, Extended):
+            if not left:
+                return  # extended while it was read: this is how it was before
+            left -= 1
+        yield apply_newest_spec(step, extensions)
+
+
 def follow(store: Store, study: str, watch: Watch) -> StudyState:
     """Watch a study from its first step until it ends or has no driver; return its state."""
     state = StudyState()
+    known = store.find_steps(study, "extended")
     last, check_at = -1, time.monotonic()
-    while state.end is None:
+    while state.end is None or (known and known[-1].number > last):
         steps = list(islice(store.read(study, last), BATCH))
+        if any(isinstance(step.event, Extended) and step not in known for step in steps):
+            # Extended meanwhile: all of it is read again, with the new spec.
+            state, last = StudyState(), -1
+            known = store.find_steps(study, "extended")
+            continue
+        steps = [apply_newest_spec(step, list_extensions(known)) for step in steps]
         for step in steps:
             last = step.number
             for entry in step.entries:
@@ -93,7 +121,7 @@ def refuse_existing(url: str, study: str, resume: str) -> None:
                 "choose another name.",
                 holder,
             )
-        end = fold_log(store.read(study)).end
+        end = fold_log(read_log(store, study)).end
     if end is not None:
         raise StoreError(
             f"{found} has ended ({end.why}): choose another name, or look at it with "
@@ -119,7 +147,7 @@ def send_command(store: Store, study: str, command: Command) -> str | None:
 
 def count_slots(store: Store, study: str) -> int:
     """Return the number of slots of a study, after the commands in its inbox."""
-    state = fold_log(store.read(study))
+    state = fold_log(read_log(store, study))
     pending = store.inbox(study, state.inbox)
     more = sum(command.by for _, command in pending if isinstance(command, ChangeSlots))
     return state.capacity + more
@@ -188,6 +216,8 @@ class ExportResult(Struct, frozen=True, kw_only=True):
     """The number of runs in an exported trace, and of trials left out."""
 
     runs: int
+    # Runs that could have trained on.
+    cut: int = 0
     # Trials without a report, and trials with the same config as a longer one.
     silent: int
     doubled: int
@@ -251,11 +281,14 @@ def fold_log(steps: Iterable[Step]) -> StudyState:
     return state
 
 
-def make_page(state: StudyState, limit: int | None = None) -> StudyPage:
-    """Return a study and its trials, best first; trials without a value are last, by id."""
+def make_page(state: StudyState, limit: int | None = None, driver: str | None = None) -> StudyPage:
+    """Return a study and its trials, best first; trials without a value are last, by id.
+
+    `driver` is the process that runs it.
+    """
     order = sorted(state.trials, key=lambda trial: (trial.best_loss, trial.id))
     return StudyPage(
-        study=make_study_row(state),
+        study=make_study_row(state, driver),
         groups=make_group_rows(state),
         trials=[_make_trial_row(trial, state.spec) for trial in order[:limit]],
     )
@@ -266,6 +299,10 @@ def replay_log(steps: Iterable[Step]) -> ReplayResult:
     log = iter(steps)
     first = next(log, None)
     spec = read_spec([first] if first is not None else [])
+    assert first is not None
+    assert isinstance(first.event, Opened)
+    if first.event.earlier:
+        return _replay_extended([first, *log], spec)
     if spec.fit:
         rest = list(log)
         log, needs = iter(rest), RecordedNeeds(rest)
@@ -276,16 +313,52 @@ def replay_log(steps: Iterable[Step]) -> ReplayResult:
 
     def count_steps() -> Iterator[Step]:
         nonlocal seen, decisions
-        for step in chain([first] if first is not None else [], log):
+        for step in chain([first], log):
             seen += 1
             decisions += len(step.decisions)
             yield step
 
     difference = replay(count_steps(), parts)
-    logic = first.event.logic if first is not None and isinstance(first.event, Opened) else 0
+    logic = first.event.logic
     return ReplayResult(
         steps=seen, decisions=decisions, difference=difference, logic=logic, spec=spec
     )
+
+
+def _replay_extended(log: Sequence[Step], spec: StudySpec) -> ReplayResult:
+    """Decide the log of an extended study again, each piece with the spec of its time."""
+    needs = RecordedNeeds(log) if spec.fit else None
+    difference = replay_extended(log, lambda spec: build_parts(spec, needs=needs))
+    reached = len(log)
+    if difference is not None:
+        reached = sum(step.number <= difference.number for step in log)
+    begun = [step.event for step in log[:reached] if isinstance(step.event, Opened | Extended)]
+    return ReplayResult(
+        steps=reached,
+        decisions=sum(len(step.decisions) for step in log[:reached]),
+        difference=difference,
+        logic=begun[-1].logic,
+        spec=spec,
+    )
+
+
+def refuse_replacing(path: str | Path, *, force: bool) -> None:
+    """Raise SpecError if a file exists that a command would replace without being told to."""
+    if Path(path).exists() and not force:
+        raise SpecError(f"{path} exists already: give another path, or --force to replace it.")
+
+
+def locate_best(best: Best, opened: Opened, url: str) -> Best:
+    """Return the best value with the path or the address of its checkpoint."""
+    if best.checkpoint is None:
+        return best
+    files = find_checkpoint_files(opened, url)
+    name = (best.checkpoint.attempt, best.checkpoint.epoch)
+    path: str | None = str(files.path(name))
+    if not files.path(name).exists():
+        storage = files.storage
+        path = None if storage is None else f"{storage.url}/{checkpoint_name(*name)}"
+    return replace(best, checkpoint=replace(best.checkpoint, path=path))
 
 
 def export_trace(steps: Iterable[Step], path: str | Path, *, force: bool = False) -> ExportResult:
@@ -294,8 +367,7 @@ def export_trace(steps: Iterable[Step], path: str | Path, *, force: bool = False
     Epoch times and costs are as measured on the slots of each trial.
     """
     path = Path(path)
-    if path.exists() and not force:
-        raise SpecError(f"{path} exists already: give another path, or --force to replace it.")
+    refuse_replacing(path, force=force)
     state, costs = measure_costs(steps)
     spec = state.spec
     reported = [trial for trial in state.trials if trial.epoch]
@@ -312,10 +384,12 @@ def export_trace(steps: Iterable[Step], path: str | Path, *, force: bool = False
         name=spec.name,
         metric=spec.metric,
         mode=spec.mode,
-        max_epochs=spec.epochs,
+        max_epochs=_find_last_epoch(spec, kept.values()),
         source=f"exported from study {spec.name} by paceline",
         save_s=costs.save_s,
         restore_s=costs.restore_s,
+        range=spec.range,
+        cut=sum(map(_is_cut, kept.values())),
     )
     runs = [_make_run(trial, spec, costs.setup_s.get(trial.id)) for trial in kept.values()]
     runs.sort(key=lambda run: run.id)
@@ -324,12 +398,26 @@ def export_trace(steps: Iterable[Step], path: str | Path, *, force: bool = False
     except OSError as error:
         raise SpecError(f"{path} cannot be written: {error.strerror or error}.") from None
     silent = len(state.trials) - len(reported)
-    return ExportResult(runs=len(runs), silent=silent, doubled=len(reported) - len(runs))
+    doubled = len(reported) - len(runs)
+    return ExportResult(runs=len(runs), cut=header.cut, silent=silent, doubled=doubled)
 
 
 def _make_run(trial: TrialState, spec: StudySpec, setup_s: float | None) -> TraceRun:
     values = [math.nan if value is None else value for value in trial.metric(spec.metric)]
-    return TraceRun(trial.id, trial.config, array("d", values), array("d", trial.seconds), setup_s)
+    seconds = array("d", trial.seconds)
+    return TraceRun(trial.id, trial.config, array("d", values), seconds, setup_s, _is_cut(trial))
+
+
+def _is_cut(trial: TrialState) -> bool:
+    """Return whether a trial could have trained on after its last report."""
+    return trial.status is not Status.FINISHED
+
+
+def _find_last_epoch(spec: StudySpec, trials: Iterable[TrialState]) -> int:
+    """Return the last epoch of trials; where only their function knows it, the longest so far."""
+    if spec.epochs < OPEN_ENDED:
+        return spec.epochs
+    return max(trial.epoch for trial in trials)
 
 
 def _make_trial_row(trial: TrialState, spec: StudySpec) -> TrialRow:

@@ -11,7 +11,14 @@ import sys
 
 import click
 
-from paceline.api.stored import count_slots, fold_log, make_page, open_existing, send_command
+from paceline.api.stored import (
+    count_slots,
+    fold_log,
+    make_page,
+    open_existing,
+    read_log,
+    send_command,
+)
 from paceline.cli.flags import store_option, study_argument
 from paceline.cli.inspect import SHOWN
 from paceline.cli.run import resume_command
@@ -46,7 +53,7 @@ def stop(study: str, store: str) -> None:
     with open_existing(store) as stored:
         holder = send_command(stored, study, StopStudy())
         if holder is None:
-            end = fold_log(stored.read(study)).end
+            end = fold_log(read_log(stored, study)).end
             if end is None:
                 raise explain_not_running(study, store)
             click.echo(f"study {study!r} has ended already: {end.why}.")
@@ -77,7 +84,7 @@ def slots(study: str, slots: tuple[str, int], store: str) -> None:
             return
         holder = send_command(stored, study, ChangeSlots(by))
         if holder is None:
-            end = fold_log(stored.read(study)).end
+            end = fold_log(read_log(stored, study)).end
             if end is not None:
                 raise SpecError(f"study {study!r} has ended ({end.why}): it has no slots.")
             raise explain_not_running(study, store)
@@ -116,5 +123,5 @@ def watch(study: str, store: str) -> None:
     if state.end is None:
         raise explain_not_running(study, store)
     if state.end.cause is EndCause.FAILED:
-        raise StudyFailed(state.end.why)
+        raise StudyFailed(f"study {study!r} failed: {state.end.why}.")
     tables.show(tables.render_study(make_page(state, SHOWN)))

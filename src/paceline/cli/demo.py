@@ -60,12 +60,13 @@ def demo(deadline: float | None, simulated: bool) -> None:
     tables.show(_introduce(study, cores), "")
     report = FOLDER / f"{study.spec.name}.html" if has_plotly() else None
     result = run_live(study, report=report)
-    tables.show(_test_checkpoint(result.best), "")
+    tables.show(_test_checkpoint(result.best_or_none), "")
     held = _find_held_back(result)
     if held is not None:
         tables.show(f"Every decision has a reason. Trial {held.id} was held back:")
         tables.show(tables.indent(result.story(held.id).splitlines()), "")
-    click.echo("\n".join(["What to try next:", *_suggest_commands(study.spec.name, result.best)]))
+    suggested = _suggest_commands(study.spec.name, result.best_or_none)
+    click.echo("\n".join(["What to try next:", *suggested]))
 
 
 def _make_study(deadline: float) -> tuple[Study, int]:
@@ -103,12 +104,12 @@ def _make_study(deadline: float) -> tuple[Study, int]:
 
 def _choose_number(deadline: float) -> int:
     """Return the number of the last demo if it was interrupted, else of a new one."""
-    from paceline.api.stored import fold_log, open_existing
+    from paceline.api.stored import fold_log, open_existing, read_log
 
     try:
         with open_existing(str(STORE)) as store:
             names = store.studies()
-            last = fold_log(store.read(names[-1])) if names else None
+            last = fold_log(read_log(store, names[-1])) if names else None
     except StoreError:
         return 1  # the first demo
     is_unfinished = (
@@ -146,7 +147,7 @@ def _test_checkpoint(best: TrialResult | None) -> str:
 
 def _find_held_back(result: Result) -> TrialResult | None:
     """Return the trial, other than the best, that was paused or stopped at the latest epoch."""
-    best = result.best
+    best = result.best_or_none
     held = [
         trial
         for trial in result.trials
@@ -163,5 +164,5 @@ def _suggest_commands(name: str, best: TrialResult | None) -> list[str]:
         f"  paceline best {name} --store {STORE}",
         f"  paceline replay {name} --store {STORE}",
         f"  paceline export {name} {trace} --store {STORE}",
-        f"  paceline simulate {trace} --policy asha --slots 8",
+        f"  paceline simulate {trace} --policy fifo --slots 8 --complete",
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from glob import escape, glob
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -16,7 +17,7 @@ import msgspec
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ZshComplete
 
 from paceline.api.options import parse_duration
-from paceline.api.simulation import Simulation
+from paceline.api.simulation import DEFAULT_POLICY, Simulation
 from paceline.core.errors import PacelineError, SpecError
 
 if TYPE_CHECKING:
@@ -50,6 +51,17 @@ STORE = Variable(
 
 VARIABLES = (STORE,)
 
+# The store of `paceline demo`.
+DEMO_STORE = Path("paceline-demo", "paceline.db")
+
+
+def find_default_store() -> str:
+    """Return the store of a command without `--store`; the demo's, if it is the only one here."""
+    url = STORE.read()
+    if url == STORE.default and DEMO_STORE.exists() and not Path("paceline.db").exists():
+        return str(DEMO_STORE)
+    return url
+
 
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
@@ -61,7 +73,7 @@ def complete_study(
     from paceline.api.stored import open_existing
 
     try:
-        with open_existing(ctx.params.get("store") or STORE.read()) as store:
+        with open_existing(ctx.params.get("store") or find_default_store()) as store:
             names = store.studies()
     except PacelineError:
         return []
@@ -229,10 +241,9 @@ class Flag(NamedTuple):
     help: str
 
 
+_POLICY = "The policy, which judges trials: a name, or name:key=value,…"
+
 _COMMON_FLAGS = (
-    Flag(
-        "--policy", "policy", part, "The policy, which judges trials: a name, or name:key=value,…"
-    ),
     Flag("--allocator", "allocator", part, "The allocator, which divides the slots."),
     Flag("--target", "target", float, "End when a trial reports this value."),
     Flag("--over", "over", int, "Compare the target with the mean of this many reports."),
@@ -244,6 +255,7 @@ _COMMON_FLAGS = (
 # The options of `run` and `submit`, in the order of their help.
 STUDY_FLAGS = (
     Flag("--deadline", "deadline", DURATION_TEXT, "End after this much active time."),
+    Flag("--policy", "policy", part, f"{_POLICY} [default: by function, epochs and deadline]"),
     *_COMMON_FLAGS,
     Flag("--generator", "generator", part, "The generator, which proposes configs."),
     Flag("--slots", "slots", str, "GPUs, or cores on a machine without GPUs: 8, cpu:4, gpu:2."),
@@ -255,6 +267,7 @@ STUDY_FLAGS = (
 
 # The options of `simulate`. `compare` has lists instead of some of them.
 SIMULATION_FLAGS = (
+    Flag("--policy", "policy", part, f"{_POLICY} [default: {DEFAULT_POLICY}]"),
     *_COMMON_FLAGS,
     Flag("--generator", "generator", part, "The generator, for a synthetic workload."),
     Flag("--curves", "curves", part, "The curve model, which forecasts for the policy."),
@@ -265,6 +278,8 @@ SIMULATION_FLAGS = (
     Flag("--trials", "trials", int, "The most trials. [default: all of a trace, else 100]"),
     Flag("--seed", "seed", int, "The seed of order, failures and noise."),
     Flag("--order", "order", click.Choice(["shuffled", "file"]), "The order of a trace's runs."),
+    Flag("--complete", "complete", bool, "Continue curves that were cut short by forecasts."),
+    Flag("--draw", "draw", int, "With --complete: simulate this one completion. [default: many]"),
     Flag("--share", "share", bool, "Train epochs that trials have in common once."),
     Flag("--speedup", "speedup", str, "Speed by width: amdahl:0.95, table:1=1,2=1.87,…"),
     Flag("--interference", "interference", float, "Slow-down by each further trial on a slot."),
@@ -339,8 +354,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 store_option = click.option(
     "--store",
     metavar="URL",
-    default=STORE.read,
-    help=f"The store of the study. [default: ${STORE.name}, else {STORE.default}]",
+    default=find_default_store,
+    help=f"The store of the study. [default: ${STORE.name}, else {STORE.default}, else the demo's]",
 )
 
 

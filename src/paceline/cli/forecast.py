@@ -13,7 +13,7 @@ import msgspec
 
 from paceline.api.curve_forecast import forecast_curve, read_study_curve, read_trace_curve
 from paceline.api.options import SearchOptions
-from paceline.api.stored import open_existing
+from paceline.api.stored import open_existing, read_log
 from paceline.cli.flags import bounds, complete_part, duration, json_option, part, store_option
 from paceline.cli.report import require_plotly
 from paceline.core.errors import SpecError
@@ -32,7 +32,7 @@ _WIDTH = 41
 @click.command()
 @click.argument("source", metavar="TRACE|STUDY")
 @click.argument("trial", type=int)
-@click.option("--at", type=int, help="The last known epoch. [default: all; half of a trace's run]")
+@click.option("--at", type=int, help="The last known epoch. [default: all; half of a complete run]")
 @click.option(
     "--curves",
     type=part,
@@ -46,7 +46,7 @@ _WIDTH = 41
     "--range",
     "within",
     type=bounds,
-    help="The lowest and the highest value of the metric: 0,1. [default: the study's own]",
+    help="The lowest and the highest value of the metric: 0,1. [default: the source's own]",
 )
 @click.option(
     "--plot",
@@ -67,8 +67,8 @@ def forecast(
 ) -> None:
     """Forecast a learning curve, and its chance to reach the target.
 
-    Of a recorded run the first half counts as known, so that the forecast can be compared with the
-    rest.
+    Of a trial, and of a recorded run that was cut short, all epochs count as known; of a complete
+    recorded run the first half, so that the forecast can be compared with the rest.
     """
     if plot is not None:
         require_plotly()
@@ -76,7 +76,7 @@ def forecast(
         known = read_trace_curve(source, trial, at)
     else:
         with open_existing(store) as stored:
-            known = read_study_curve(stored.read(source), trial, at)
+            known = read_study_curve(read_log(stored, source), trial, at)
     options["left_s"] = options.pop("deadline")
     fan = forecast_curve(known, **options)
     if plot is not None:

@@ -6,6 +6,7 @@ Knows what each command prints and its exit code. Does not know how a log is rea
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,15 +21,18 @@ from paceline.api.stored import (
     export_trace,
     fold_log,
     inspect_checkpoints,
+    locate_best,
     make_page,
     open_existing,
+    read_log,
+    refuse_replacing,
     replay_log,
 )
 from paceline.cli.flags import json_option, store_option, study_argument
 from paceline.cli.progress import ProgressBar
 from paceline.cli.report import require_plotly
 from paceline.core.errors import SpecError
-from paceline.core.events import LOGIC
+from paceline.core.events import LOGIC, Opened
 from paceline.core.text import format_bytes, format_count, format_duration, format_numbers
 from paceline.store import hide_password
 
@@ -50,7 +54,7 @@ SHOWN = 20
 def _open_log(store: str, study: str) -> Iterator[Iterator[Step]]:
     """Open a study's log: yield its steps, with a progress bar."""
     with open_existing(store) as stored, ProgressBar(f"reading {study}") as bar:
-        yield bar.track(stored.read(study))
+        yield bar.track(read_log(stored, study))
 
 
 @click.command()
@@ -62,7 +66,8 @@ def ls(store: str, as_json: bool) -> None:
         rows = []
         for name in stored.studies():
             with ProgressBar(f"reading {name}") as bar:
-                rows.append(make_study_row(fold_log(bar.track(stored.read(name)))))
+                state = fold_log(bar.track(read_log(stored, name)))
+            rows.append(make_study_row(state, stored.holder(name)))
     if as_json:
         click.echo(msgspec.json.encode(StudyList(store=hide_password(store), studies=rows)))
         return
@@ -83,14 +88,15 @@ def ls(store: str, as_json: bool) -> None:
 @json_option
 def show(study: str, limit: int | None, store: str, as_json: bool) -> None:
     """Show a study and its trials, best first."""
-    with _open_log(store, study) as steps:
-        state = fold_log(steps)
+    with open_existing(store) as stored, ProgressBar(f"reading {study}") as bar:
+        state = fold_log(bar.track(read_log(stored, study)))
+        driver = stored.holder(study)
     if as_json:
-        click.echo(msgspec.json.encode(make_page(state, limit)))
+        click.echo(msgspec.json.encode(make_page(state, limit, driver)))
         return
     from paceline.cli import tables
 
-    tables.show(tables.render_study(make_page(state, SHOWN if limit is None else limit)))
+    tables.show(tables.render_study(make_page(state, SHOWN if limit is None else limit, driver)))
 
 
 @click.command()
@@ -100,7 +106,10 @@ def show(study: str, limit: int | None, store: str, as_json: bool) -> None:
 def best(study: str, store: str, as_json: bool) -> int:
     """Show the best config a study has found."""
     with _open_log(store, study) as steps:
-        found = find_best(fold_log(steps))
+        first = next(steps)
+        found = find_best(fold_log(chain([first], steps)))
+    if found is not None and isinstance(first.event, Opened):
+        found = locate_best(found, first.event, store)
     if found is None:
         click.echo(f"paceline: study {study!r} has not reported a number yet.", err=True)
         return 1
@@ -149,17 +158,35 @@ def replay(study: str, store: str) -> int:
 
 @click.command()
 @study_argument
-@click.argument("trace", type=click.Path(dir_okay=False))
+@click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @store_option
-def export(study: str, trace: str, force: bool, store: str) -> None:
-    """Write a study's curves as a trace file.
+def export(study: str, file: str, force: bool, store: str) -> None:
+    """Write a study's trials to a file.
 
-    Each trial becomes one run, with its times as they were measured. Trials without a report are
-    left out; of trials with the same config, the one with the most epochs is kept.
+    The suffix of FILE says how. .csv and .parquet: a row for each trial, with its status, its best
+    value and its config. .json: the trials with all curves. .jsonl.gz and .jsonl: a trace, which
+    `paceline simulate` reads.
+
+    In a trace, each trial becomes one run, with its times as they were measured. Trials without a
+    report are left out; of trials with the same config, the one with the most epochs is kept.
+    Trials that were stopped, paused or unfinished are marked as cut short.
     """
+    from paceline.api.load import load
+    from paceline.api.tabulation import WRITERS, write_table
+
+    if Path(file).suffix in WRITERS:
+        refuse_replacing(file, force=force)
+        count = write_table(load(study, store), Path(file))
+        click.echo(f"{file}: {format_count(count, 'trial')}")
+        return
+    if not file.endswith((".jsonl", ".jsonl.gz")):
+        raise SpecError(
+            f"{file} has no known suffix: give a name that ends in {', '.join(WRITERS)}, .jsonl.gz "
+            "or .jsonl."
+        )
     with _open_log(store, study) as steps:
-        written = export_trace(steps, trace, force=force)
+        written = export_trace(steps, file, force=force)
     left = [
         f"{count} {what}"
         for count, what in (
@@ -168,7 +195,9 @@ def export(study: str, trace: str, force: bool, store: str) -> None:
         )
         if count
     ]
-    click.echo(f"{trace}: {written.runs} runs" + (f"; left out: {', '.join(left)}" if left else ""))
+    cut = f", {written.cut} of them cut short" if written.cut else ""
+    rest = f"; left out: {', '.join(left)}" if left else ""
+    click.echo(f"{file}: {written.runs} runs{cut}{rest}")
 
 
 # Nodes that `tree` shows without --limit.
@@ -195,7 +224,7 @@ def tree(study: str, limit: int | None, plot: str | None, store: str, as_json: b
     if plot is not None:
         require_plotly()
     with open_existing(store) as stored, ProgressBar(f"reading {study}") as bar:
-        steps = bar.track(stored.read(study))
+        steps = bar.track(read_log(stored, study))
         found = measure_sharing(steps) if plot is None else _draw_tree(steps, plot)
     if as_json:
         shown = msgspec.structs.replace(found, nodes=found.nodes[:limit])
@@ -292,7 +321,7 @@ def checkpoints(study: str, dry_run: bool, store: str, as_json: bool) -> None:
     """
     with open_existing(store) as stored, ProgressBar(f"reading {study}") as bar:
         found = inspect_checkpoints(
-            stored, store, bar.track(stored.read(study)), collect=not dry_run
+            stored, store, bar.track(read_log(stored, study)), collect=not dry_run
         )
     if as_json:
         click.echo(msgspec.json.encode(found))

@@ -40,6 +40,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "run": CommandEntry("run", "run", "Run a study file, here or on a Ray cluster."),
     "resume": CommandEntry("run", "resume", "Resume an unfinished study."),
     "submit": CommandEntry("submit", "submit", "Run a study file on a Ray cluster, detached."),
+    "extend": CommandEntry("extend", "extend", "Give a study more trials, epochs or time."),
     "watch": CommandEntry(
         "control", "watch", "Watch a running study, from this machine or another."
     ),
@@ -53,6 +54,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "show": CommandEntry("inspect", "show", "Show a study and its trials, best first."),
     "best": CommandEntry("inspect", "best", "Show the best config a study has found."),
     "story": CommandEntry("inspect", "story", "Tell what happened to a study, or to one trial."),
+    "logs": CommandEntry("logs", "logs", "Print what a trial has printed."),
     "tree": CommandEntry("inspect", "tree", "Show which epochs a study's trials share."),
     "checkpoints": CommandEntry("inspect", "checkpoints", "List a study's checkpoints."),
     "forecast": CommandEntry("forecast", "forecast", "Forecast a learning curve."),
@@ -60,7 +62,8 @@ COMMANDS: dict[str, CommandEntry] = {
     "replay": CommandEntry(
         "inspect", "replay", "Check that a study's log leads to the same decisions."
     ),
-    "export": CommandEntry("inspect", "export", "Write a study's curves as a trace file."),
+    "export": CommandEntry("inspect", "export", "Write a study's trials to a file."),
+    "rm": CommandEntry("rm", "rm", "Delete a study: its log, checkpoints and output."),
     "completion": CommandEntry("flags", "completion", "Print the script for tab completion."),
 }
 
@@ -131,7 +134,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _print_error(_format_usage(error), error.exit_code)
     except StudyFailed as error:
-        return _print_error(str(error), 1)
+        # As it is: the message has a traceback.
+        click.echo(f"paceline: {error}", err=True)
+        return 1
     except PacelineError as error:
         return _print_error(str(error), 2)
     except Interrupted as error:

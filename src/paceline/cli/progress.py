@@ -10,6 +10,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from paceline.analysis.study_progress import measure_progress
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -64,7 +66,7 @@ class ProgressBar:
             # Asked before anything is counted: it is called for every step.
             if self._is_due():
                 note = f"{len(state.trials)} trials, {state.reports} reports"
-                self._draw(estimate_progress(state), note)
+                self._draw(measure_progress(state).share, note)
 
         return watch
 
@@ -108,19 +110,3 @@ class ProgressBar:
         progress.add_task(self._label, total=1.0, note="")
         progress.start()
         return progress
-
-
-def estimate_progress(state: StudyState) -> float:
-    """Return how far a study is, from 0 to 1, towards the limit that is nearest to ending it."""
-    spec = state.spec
-    shares = [0.0]
-    if spec.budget.deadline_s is not None:
-        shares.append(state.now / spec.budget.deadline_s)
-    if spec.budget.slot_seconds is not None:
-        shares.append(state.slot_seconds / spec.budget.slot_seconds)
-    trials = spec.budget.trials or len(spec.generator.params.get("configs", ()))
-    if trials:
-        ended = len(state.trials) - state.live
-        shares.append(ended / trials)
-        shares.append(state.epochs_trained / (trials * spec.epochs))
-    return min(max(shares), 1.0)

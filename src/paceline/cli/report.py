@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from paceline.api.simulation import Simulation, read_simulation
-from paceline.api.stored import open_existing
+from paceline.api.stored import open_existing, read_log
 from paceline.cli.flags import SIMULATION_FLAGS, bounds, hours, store_option, study_argument
 from paceline.cli.progress import ProgressBar
 from paceline.core.errors import PacelineError
@@ -43,7 +43,7 @@ def report(study: str, out: str | None, store: str) -> None:
     """
     require_plotly()
     with open_existing(store) as stored, ProgressBar(f"reading {study}") as bar:
-        steps = list(bar.track(stored.read(study)))
+        steps = list(bar.track(read_log(stored, study)))
     # Imported here: plotly takes longer to import than most commands run.
     from paceline.plots.report.page import write_report
 

@@ -33,7 +33,8 @@ from paceline.cli.report import has_plotly, report_file_name, require_plotly
 from paceline.cli.simulate import finish
 from paceline.core.decisions import End
 from paceline.core.errors import PacelineError, SpecError, StudyTerminated, make_missing_extra_error
-from paceline.core.events import Opened
+from paceline.core.events import Extended, Opened
+from paceline.core.extension import resolve_log
 from paceline.core.run_info import RunInfo
 from paceline.store import find_store_file, hide_password
 
@@ -211,7 +212,7 @@ def run_stored(study: Study, output: OutputOptions) -> int:
     report = output.report_for(name)
     with _explain_interrupt(resume_command(url, name)):
         result = run_live(study, report=report, as_json=output.as_json, quiet=output.quiet)
-    return 0 if result.best is not None else 1
+    return 0 if result.best_or_none is not None else 1
 
 
 def run_live(
@@ -221,23 +222,25 @@ def run_live(
     as_json: bool = False,
     quiet: bool = False,
 ) -> Result:
-    """Run a study to its end; show its progress and its summary, and write its report.
+    """Run a study to its end, or to an interrupt; show its progress and summary, write its report.
 
     Standard output gets the live view if it is a terminal, else lines; then the summary. With
     `as_json` it gets one object, and the lines go to standard error; `quiet` leaves them out.
-    Raises StudyFailed if all trials failed, KeyboardInterrupt after Ctrl-C, StudyTerminated after
-    SIGTERM.
+    Raises StudyFailed if all trials failed, KeyboardInterrupt after Ctrl-C and the summary,
+    StudyTerminated after SIGTERM.
     """
     with _open_view(as_json, quiet) as watch:
         result = study.run(watch)
+    if result.interrupted and len(result.log) == 1:
+        raise KeyboardInterrupt  # before the log began
     url = study.resolved.store
     store = None if url is None else hide_password(url)
-    if report is not None:
+    if report is not None and not result.interrupted:
         # Imported here: plotly takes longer to import than most commands run.
         from paceline.plots.report.page import write_report
 
         report = write_report(result.log, report, store=store)
-    path = None if report is None else str(report)
+    path = None if report is None or result.interrupted else str(report)
     summary = replace(result.summary(), store=store, report=path)
     if as_json:
         click.echo(msgspec.json.encode(summary))
@@ -245,6 +248,8 @@ def run_live(
         from paceline.cli import tables
 
         tables.show(tables.render_summary(summary))
+    if result.interrupted:
+        raise KeyboardInterrupt(f"study {study.spec.name!r} was interrupted")
     return result
 
 
@@ -303,16 +308,26 @@ def resume(
     with open_existing(store) as stored, ProgressBar(f"reading {study}") as bar:
         log = list(bar.track(stored.read(study)))
     read_spec(log)
-    ends = (each for step in reversed(log) for each in step.decisions if isinstance(each, End))
-    end = next(ends, None)
+    end = _find_end(log)
     if end is not None:
         click.echo(f"study {study!r} has ended: {end.why}.", err=output.as_json)
         return 0
-    event = log[0].event
+    event = resolve_log(log)[0].event
     assert isinstance(event, Opened)
     if event.run.kind == "sim":
         return _resume_simulation(study, log, store, output)
     return _resume_training(log, event, file, store, output)
+
+
+def _find_end(log: Sequence[Step]) -> End | None:
+    """Return the end of a study; None: it has not ended, or was extended since."""
+    for step in reversed(log):
+        if isinstance(step.event, Extended):
+            return None
+        for decision in step.decisions:
+            if isinstance(decision, End):
+                return decision
+    return None
 
 
 def _resume_simulation(study: str, log: Sequence[Step], store: str, output: OutputOptions) -> int:
@@ -330,23 +345,39 @@ def _resume_simulation(study: str, log: Sequence[Step], store: str, output: Outp
 def _resume_training(
     log: Sequence[Step], opened: Opened, file: str | None, store: str, output: OutputOptions
 ) -> int:
-    study, run = opened.spec.name, opened.run
-    if run.together:
-        raise SpecError(
-            f"study {study!r} runs several studies as one: run the program that called pl.together "
-            "again, with the same name and store, to resume them."
-        )
-    given = run.given or {}
-    loaded = load_study(file or _find_study_file(study, store, run.file))
-    resumed = loaded.but(**given, name=study, store=store)
+    resumed = load_resumable(opened, file, store)
     resumed.known_log = log
     return run_stored(resumed, output)
 
 
-def _find_study_file(study: str, store: str, file: str | None) -> str:
+def load_resumable(
+    opened: Opened, file: str | None, store: str, changes: dict[str, Any] | None = None
+) -> Study:
+    """Load the file of a stored study; return the study with the options it was run with."""
+    study, run = opened.spec.name, opened.run
+    command = "resume" if changes is None else "extend"
+    if run.together:
+        raise SpecError(
+            f"study {study!r} runs several studies as one: run the program that called pl.together "
+            f"again, with the same name and store, to {command} them."
+        )
+    given = {**(run.given or {}), **(changes or {})}
+    found = file or _find_study_file(study, store, run.file, command)
+    resumed = load_study(found).but(**given, name=study, store=store)
+    if changes:
+        resumed.run_info = RunInfo(file=_relative_to_store(store, found), given=given)
+    return resumed
+
+
+def _find_study_file(study: str, store: str, file: str | None, command: str) -> str:
     """Return the path of the study's file."""
     database = find_store_file(store)
-    ask = f"give the file that defines it: `paceline resume {study} STUDY.PY`"
+    ask = f"give the file that defines it: `paceline {command} {study} STUDY.PY`"
+    if file is None and command == "extend":
+        raise SpecError(
+            f"study {study!r} was not started by `paceline run`: run the program that started it "
+            f"with the new options, or {ask}."
+        )
     if file is None:
         raise SpecError(f"study {study!r} was not started by `paceline run`: {ask}.")
     path = Path(file) if database is None else Path(database.parent, file)

@@ -48,12 +48,17 @@ def simulate(
     SOURCE is a trace file, a bundled trace (cifar10_cnn14, fashion_stages), or a synthetic
     workload: toy, toy:epochs=50, families:noise=0.02.
 
-    The study ends at the target, at the deadline, or when every trial has ended. Write durations as
-    90, 90s, 10m, 1h30m or 2d. Without --store and --name no log is written.
+    The study ends at the target, at the deadline, or when the policy would train no trial any more.
+    Write durations as 90, 90s, 10m, 1h30m or 2d. Without --store and --name no log is written.
+
+    A trace of a study that stopped or paused trials is refused. With --complete their curves are
+    continued by forecasts; the result is the median of ten completions.
     """
     simulation = make_simulation(options, source)
     if name == "":
         raise SpecError("--name is empty: give the study a name, or leave it out.")
+    if simulation.draw is not None and not simulation.complete:
+        raise SpecError("--draw chooses one of the completions of --complete: give both.")
     if not store and name is None:
         with ProgressBar("simulating") as bar:
             return finish(simulation.run(watch=bar.make_watcher()), as_json)

@@ -18,25 +18,35 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.analysis.story import describe_reuse, explain
+from paceline.analysis.summary import StudyRow
+from paceline.analysis.summary_text import (
+    describe_best,
+    describe_summary,
+    describe_target,
+    describe_trials,
+)
 from paceline.core.text import (
     format_bytes,
     format_config,
     format_count,
     format_duration,
+    format_epochs,
     format_number,
     format_slot_time,
     format_value,
 )
+from paceline.core.values import OPEN_ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.console import RenderableType
 
-    from paceline.analysis.summary import Best, Forecasts, GroupRow, Speeds, StudyRow, StudySummary
+    from paceline.analysis.summary import Best, Forecasts, GroupRow, Speeds, StudySummary
     from paceline.api.comparison import CompareRow
+    from paceline.api.completion import Completion
     from paceline.api.simulation import SimResult
-    from paceline.api.stored import CheckpointPage, StudyPage
+    from paceline.api.stored import CheckpointPage, StudyPage, TrialRow
     from paceline.core.values import Config, StudySpec
     from paceline.machine.replay import Difference
 
@@ -58,37 +68,38 @@ def render_simulation(result: SimResult) -> RenderableType:
     rows = {
         "best": _describe_best(result),
         "config": _describe_config(result.best_config),
-        "time": format_duration(result.makespan_s) + _describe_target(result),
+        "time": format_duration(result.makespan_s)
+        + describe_target(result.target, result.time_to_target_s),
         "slots": f"{result.slots}, {result.busy_fraction:.0%} busy, "
         f"{format_slot_time(result.slot_seconds)}",
-        "trials": _describe_trials(result.trials_started, result),
+        "trials": describe_trials(result.trials_started, result),
         "epochs": _describe_epochs(result.epochs_trained, result.reports),
         "ended": f"{result.end}: {result.end_why}",
+        **(_describe_completion(result.completion) if result.completion else {}),
     }
     return make_panel(f"{result.study}: {result.policy}", rows)
 
 
+def _describe_completion(found: Completion) -> dict[str, str]:
+    """Return how uncertain the result of a completed trace is."""
+    best = "none in some"
+    if found.best_range is not None:
+        best = " to ".join(map(format_number, found.best_range))
+    time = " to ".join(map(format_duration, found.makespan_range))
+    epochs = " to ".join(map(str, found.epochs_range))
+    reached = "" if found.reached is None else f", target reached in {found.reached}"
+    return {
+        "curves": f"{found.cut} of {found.runs} completed by forecasts ({found.curves}); this is "
+        f"the median of {found.draws} draws",
+        "range": f"best {best}, time {time}, epochs {epochs}{reached}",
+    }
+
+
 def render_summary(summary: StudySummary) -> RenderableType:
     """Return the panel of a study's summary."""
-    saved = (
-        "not saved"
-        if summary.checkpoint is None
-        else f"{summary.checkpoint} (epoch {summary.checkpoint_epoch})"
-    )
-    rows = {
-        "best": _describe_best(summary) + _describe_target(summary),
-        "config": _describe_config(summary.best_config),
-        "checkpoint": saved,
-        "ended": f"{summary.end}: {summary.end_why}",
-        "time": format_duration(summary.clock_s)
-        + ("" if summary.deadline_s is None else f" of {format_duration(summary.deadline_s)}"),
-        "slots": f"{summary.slots}, {summary.busy_fraction:.0%} busy, "
-        f"{format_slot_time(summary.slot_seconds)}",
-        "trials": _describe_trials(summary.trials, summary),
-        "epochs": f"{summary.epochs_trained} trained{_describe_savings(summary)}",
-        **({"reuse": describe_reuse(summary.adopted)} if summary.adopted else {}),
-        "report": summary.report or "none",
-    }
+    rows = describe_summary(summary)
+    rows["ended"] = f"{summary.end}: {summary.end_why}"
+    rows["report"] = summary.report or "none"
     return make_panel(f"{summary.study}: {summary.policy}", rows)
 
 
@@ -117,6 +128,11 @@ def render_comparison(rows: Sequence[CompareRow]) -> Iterable[RenderableType]:
     parts += [name for name in ("allocator", "curves") if len({getattr(r, name) for r in rows}) > 1]
     for (source, _), found in groupby(rows, key=lambda row: (row.source, row.target)):
         yield _render_trace(source, list(found), parts)
+    for row in {row.source: row for row in rows if row.completed}.values():
+        yield (
+            f"completed: {row.completed} curves of {row.source} were cut short and are completed "
+            "by forecasts, a new draw for each seed; the range is that of all seeds."
+        )
     if any(row.never for row in rows):
         yield "never: runs that ended before the target; they count with the time they ended at."
 
@@ -142,11 +158,13 @@ def render_study(page: StudyPage) -> RenderableType:
     study = page.study
     rows = {
         "policy": f"{study.policy}, allocator {study.allocator}, curves {study.curves}",
-        "goal": f"{'minimize' if study.mode == 'min' else 'maximize'} {study.metric}"
-        f" within {study.epochs} epochs" + _describe_limits(study),
+        "goal": ("minimize " if study.mode == "min" else "maximize ")
+        + study.metric
+        + ("" if study.epochs >= OPEN_ENDED else f" within {format_count(study.epochs, 'epoch')}")
+        + _describe_limits(study),
         "status": f"{_describe_status(study)} after {format_duration(study.clock_s)}"
         + (f": {study.end_why}" if study.end_why else ""),
-        "trials": _describe_trials(study.trials, study),
+        "trials": describe_trials(study.trials, study, is_running=study.driver is not None),
         "epochs": _describe_epochs(study.epochs_trained, study.reports),
         **({"plan": study.plan} if study.plan else {}),
         **({"reuse": describe_reuse(study.adopted)} if study.adopted else {}),
@@ -162,26 +180,26 @@ def render_study(page: StudyPage) -> RenderableType:
         table.add_row(
             str(trial.trial),
             *([trial.group or ""] if page.groups else []),
-            trial.status,
-            f"{trial.epoch}/{trial.goal}",
+            _describe_trial(trial, study),
+            format_epochs(trial.epoch, trial.goal),
             format_number(trial.best_value),
             "-" if trial.best_epoch is None else str(trial.best_epoch),
             Text(format_config(trial.config), no_wrap=True, overflow="ellipsis"),
         )
     hidden = study.trials - len(page.trials)
     rest = [f"and {hidden} more: show them with --limit."] if hidden else []
-    several = [_render_groups(page.groups)] if page.groups else []
+    several = [_render_groups(page.groups, study)] if page.groups else []
     return Group(make_panel(study.name, rows), *several, table, *rest)
 
 
-def _render_groups(groups: Sequence[GroupRow]) -> RenderableType:
+def _render_groups(groups: Sequence[GroupRow], whole: StudyRow) -> RenderableType:
     """Return the table of the studies that are driven as one."""
     table = _make_table("study", "policy", "status", ">trials", ">best", ">slot time")
     for group in groups:
         table.add_row(
             group.name,
             group.policy,
-            _describe_status(group),
+            _describe_status(group, whole),
             str(group.trials),
             format_number(group.best_value),
             format_duration(group.slot_seconds),
@@ -208,10 +226,9 @@ def render_best(best: Best) -> RenderableType:
         "checkpoint": (
             "not saved at that epoch"
             if saved is None
-            else f"attempt {saved.attempt}, epoch {saved.epoch}"
-            if saved.attempt >= 0
-            else f"reused from another study, epoch {saved.epoch}"
+            else saved.path or f"not on this machine: attempt {saved.attempt}, epoch {saved.epoch}"
         ),
+        **({"origin": "reused from another study"} if saved and saved.attempt < 0 else {}),
         **{f"  {name}": format_value(value) for name, value in best.config.items()},
     }
     return make_panel(best.study, rows)
@@ -259,8 +276,10 @@ def _render_trace(source: str, rows: Sequence[CompareRow], parts: Sequence[str])
     goal = f"time to {format_number(first.target)}" if first.target is not None else "no target"
     times = (">median", ">mean", ">p10", ">p90", ">never") if timed else (">makespan",)
     # Eighty columns have no room for more.
-    slot_time = (">slot time",) if len(parts) == 1 else ()
-    table = _make_table(*parts, ">slots", *times, ">best", *slot_time)
+    last: Sequence[str] = (">slot time",) if len(parts) == 1 else ()
+    if first.completed:
+        last = (">range of best", "curves")
+    table = _make_table(*parts, ">slots", *times, ">best", *last)
     for column in table.columns[: len(parts)]:
         column.no_wrap = True
     table.title = f"{first.trace}: {goal}, {format_count(first.seeds, 'seed')}"
@@ -278,9 +297,15 @@ def _render_trace(source: str, rows: Sequence[CompareRow], parts: Sequence[str])
                 else (format_duration(row.makespan_median_s),)
             ),
             format_number(row.best_median),
-            *((format_duration(row.slot_seconds_mean),) if slot_time else ()),
+            *_list_last_cells(row, len(last)),
         )
     return table
+
+
+def _list_last_cells(row: CompareRow, count: int) -> list[str]:
+    if row.completed:
+        return [f"{format_number(row.best_low)} to {format_number(row.best_high)}", "completed"]
+    return [format_duration(row.slot_seconds_mean)][:count]
 
 
 def _make_table(*columns: str) -> Table:
@@ -311,42 +336,27 @@ def make_panel(title: str, rows: dict[str, str]) -> RenderableType:
     return Panel(grid, title=Text(title), title_align="left", box=box.ROUNDED)
 
 
-def _describe_status(study: StudyRow | GroupRow) -> str:
-    return study.status if study.end is None else f"ended: {study.end}"
+def _describe_status(study: StudyRow | GroupRow, whole: StudyRow | None = None) -> str:
+    """Return the status of a study, or of one of several in `whole`."""
+    if study.end is not None:
+        return f"ended: {study.end}"
+    whole = study if isinstance(study, StudyRow) else whole
+    return "running now" if whole is not None and whole.driver is not None else study.status
+
+
+def _describe_trial(trial: TrialRow, study: StudyRow) -> str:
+    """Return the status of a trial in words."""
+    if trial.status in ("running", "ready"):
+        # The line above the table says what ended it.
+        waiting = "running now" if trial.status == "running" else "waiting"
+        return "unfinished" if study.driver is None else waiting
+    return "stopped early" if trial.status == "stopped" else trial.status
 
 
 def _describe_limits(study: StudyRow) -> str:
     target = "" if study.target is None else f", target {format_number(study.target)}"
     deadline = "" if study.deadline_s is None else f", deadline {format_duration(study.deadline_s)}"
     return target + deadline
-
-
-def _describe_savings(summary: StudySummary) -> str:
-    """Return the epochs that were not trained, and why."""
-    among = "trials and studies" if summary.adopted else "trials"
-    saved = [
-        f"{count} {how}"
-        for count, how in (
-            (summary.epochs_spared, "spared by stopping early"),
-            (summary.epochs_shared, f"shared between {among}"),
-        )
-        if count
-    ]
-    return "".join(f", {each}" for each in saved)
-
-
-def _describe_target(result: SimResult | StudySummary) -> str:
-    if result.target is None:
-        return ""
-    if result.time_to_target_s is None:
-        return f"; the target {format_number(result.target)} was never reached"
-    return f", when the target {format_number(result.target)} was reached"
-
-
-def _describe_trials(count: int, result: SimResult | StudySummary | StudyRow) -> str:
-    finished, stopped, failed = result.trials_finished, result.trials_stopped, result.trials_failed
-    left = count - finished - stopped - failed
-    return f"{count}: {finished} finished, {stopped} stopped, {failed} failed, {left} unfinished"
 
 
 def _describe_epochs(trained: int, reports: int) -> str:
@@ -361,11 +371,8 @@ def _describe_forecasts(forecasts: Forecasts) -> str:
     return f"{text}; Brier score {forecasts.brier:.3f}, {base}"
 
 
-def _describe_best(result: SimResult | StudySummary | StudyRow) -> str:
-    if result.best_value is None:
-        return f"no {result.metric} was reported"
-    value = format_number(result.best_value)
-    return f"{result.metric} {value} at epoch {result.best_epoch} of trial {result.best_trial}"
+def _describe_best(result: SimResult | StudyRow) -> str:
+    return describe_best(result.metric, result.best_value, result.best_epoch, result.best_trial)
 
 
 def _describe_config(config: Config | None) -> str:

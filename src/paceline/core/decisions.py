@@ -194,7 +194,7 @@ class EndCause(StrEnum):
     SLOT_SECONDS = "slot_seconds"
     POLICY = "policy"
     COMMAND = "command"
-    # Trials fail, or none can be proposed, and there was no report yet.
+    # All trials failed, or some and none has reported a number; or no config can be proposed.
     FAILED = "failed"
     # Nothing runs and nothing is left to run.
     QUIET = "quiet"

@@ -10,7 +10,9 @@
     ├── ModelError        missing or damaged weights of a curve model
     ├── CheckpointError   an object that cannot be saved, or a checkpoint that cannot be read
     ├── TrialError        a training function that misuses its trial
-    ├── StudyFailed       all trials of a study failed before their first report
+    ├── TrialPruned       raised by a training function to end its trial early
+    ├── StudyFailed       all trials of a study failed, or no config could be proposed
+    ├── NoResult          the best trial of a study in which no trial has reported a number
     └── BrokenInvariant   a bug in Paceline: the state contradicts itself
 
 A trial that fails is not in this tree: it is an event, never an exception. Neither is a driver that
@@ -19,11 +21,15 @@ is asked to exit: Ctrl-C raises KeyboardInterrupt, SIGTERM raises StudyTerminate
 
 from __future__ import annotations
 
+import sys
+import warnings
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+_PACKAGE = f"{__name__.partition('.')[0]}."
 
 
 class PacelineError(Exception):
@@ -78,7 +84,22 @@ class TrialError(PacelineError):
 
 
 class StudyFailed(PacelineError):
-    """All first trials failed before a report, or no config could be proposed."""
+    """All trials of a study failed, or no config could be proposed.
+
+    `result` is the study's Result: its trials with their errors, and its log. None: there is none.
+    """
+
+    def __init__(self, message: str, result: Any = None) -> None:  # noqa: ANN401
+        super().__init__(message)
+        self.result = result
+
+
+class TrialPruned(PacelineError):
+    """Raised by a training function to end its trial early: it is stopped, not failed."""
+
+
+class NoResult(PacelineError):
+    """The best trial was asked for, and no trial has reported a number."""
 
 
 class StudyTerminated(SystemExit):
@@ -96,13 +117,23 @@ class BrokenInvariant(PacelineError):
     """The state contradicts itself: a bug in Paceline. The message has the history."""
 
 
-def make_unknown_error(kind: str, found: str, known: Iterable[str]) -> SpecError:
-    """Return the error for an unknown name, with the nearest known one."""
+def warn_user(text: str) -> None:
+    """Warn at the line of the user's program that called this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, PacelineWarning, stacklevel=level + 1)
+
+
+def make_unknown_error(kind: str, found: str, known: Iterable[str], instead: str = "") -> SpecError:
+    """Return the error for an unknown name, with what to write instead or the nearest known one."""
+    if instead:
+        return SpecError(f"unknown {kind} {found!r}: write {instead} instead.")
     names = sorted(known)
     near = get_close_matches(found, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    listed = ", ".join(names) if names else "there are none"
-    return SpecError(f"unknown {kind} {found!r}: {hint}(known: {listed})")
+    hint = f": did you mean {near[0]!r}?" if near else "."
+    listed = f"The known ones are {', '.join(names)}." if names else "There are none."
+    return SpecError(f"unknown {kind} {found!r}{hint} {listed}")
 
 
 def make_missing_extra_error(package: str, extra: str) -> SpecError:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from paceline.core.domains import Domain
 from paceline.core.forecast_quantiles import Forecast
 from paceline.core.run_info import RunInfo
 from paceline.core.values import AttemptId, Config, Metrics, SlotId, StudySpec, TrialId, Value
@@ -20,7 +21,7 @@ FORMAT = 1
 # The version of the decision logic. Raise it in every release in which the machine, a policy, a
 # generator or an allocator decides differently for the same events, even if only a `why` is
 # reworded: a replay of an older log then says that it was decided by another version.
-LOGIC = 1
+LOGIC = 2
 
 
 class Cause(StrEnum):
@@ -30,6 +31,8 @@ class Cause(StrEnum):
     GOAL = "goal"
     # The training function returned: there are no further epochs.
     FINISHED = "finished"
+    # The training function raised TrialPruned: it wants no further epochs.
+    PRUNED = "pruned"
     # It was ordered to end at once.
     HALTED = "halted"
     # The training code failed; this costs one of the trial's retries.
@@ -56,6 +59,9 @@ class Opened(Event, frozen=True, kw_only=True):
     logic: int = 0
     # How the study is run, as `RunInfo.to_log` writes it. The machine does not read it.
     engine: dict[str, Value] = {}
+    # The specs that the study had before it was extended, oldest first. Never written: a reader
+    # fills it in when it replaces `spec` by the newest one (`core.extension`).
+    earlier: tuple[StudySpec, ...] = ()
 
     @property
     def run(self) -> RunInfo:
@@ -67,6 +73,23 @@ class Resumed(Event, frozen=True, kw_only=True):
     """A driver resumed the study from its log. Attempts that are gone follow as Ended."""
 
     # For a deadline given as a time of day: its time on the study's clock, as of now.
+    deadline_s: float | None = None
+
+
+class Extended(Event, frozen=True, kw_only=True):
+    """A driver resumed the study with another spec: more trials, epochs or time.
+
+    Readers show the whole log as if the study had been opened with this spec (`core.extension`). A
+    CapacityChanged follows: the driver may have other slots.
+    """
+
+    spec: StudySpec
+    # What is different, in words: "40 trials and 27 epochs".
+    to: str
+    # As in Opened: the version of the decision logic, and how the study is run from now on.
+    logic: int = 0
+    engine: dict[str, Value] = {}
+    # As in Resumed: the time of a deadline that was given as a time of day.
     deadline_s: float | None = None
 
 
@@ -82,6 +105,26 @@ class Reported(Event, frozen=True, kw_only=True):
     memory: float = 0.0
     # The version of the order in force when the epoch began; None for the latest one.
     version: int | None = None
+    # The training function has returned with this report: there are no further epochs.
+    last: bool = False
+
+
+class Suggested(Event, frozen=True, kw_only=True):
+    """The training function asked for these hyperparameters: its trial's config from now on."""
+
+    attempt: AttemptId
+    trial: TrialId
+    params: Config
+    # What the function asked for, by hyperparameter.
+    domains: dict[str, Domain]
+
+
+class Annotated(Event, frozen=True, kw_only=True):
+    """The training function attached values to its trial; they replace those of the same names."""
+
+    attempt: AttemptId
+    trial: TrialId
+    attrs: dict[str, Value]
 
 
 class Saved(Event, frozen=True, kw_only=True):
@@ -117,6 +160,10 @@ class Ended(Event, frozen=True, kw_only=True):
     cause: Cause
     # Details from the engine: the last lines of the error, or the signal.
     note: str = ""
+    # The class of the exception that the training function raised, and the place of the user's
+    # last frame as file:line; empty if there was no exception.
+    error: str = ""
+    place: str = ""
 
 
 class Forecasted(Event, frozen=True, kw_only=True):
@@ -163,7 +210,13 @@ class ChangeSlots(Struct, frozen=True, tag="slots"):
     by: int
 
 
-Command: TypeAlias = StopStudy | ChangeSlots
+class ExtendStudy(Struct, frozen=True, tag="extend"):
+    """A user gives a running study more trials, epochs or time: options by name, as of a call."""
+
+    options: dict[str, Value]
+
+
+Command: TypeAlias = StopStudy | ChangeSlots | ExtendStudy
 
 
 class Commanded(Event, frozen=True, kw_only=True):
@@ -212,12 +265,17 @@ class Recalled(Event, frozen=True, kw_only=True):
     # The objective after each epoch, and whether the last epoch was reached.
     values: tuple[float | None, ...]
     finished: bool = False
+    # The domains of its hyperparameters, if its function asked for them while it ran.
+    domains: dict[str, Domain] = {}
 
 
 AnyEvent: TypeAlias = (
     Opened
     | Resumed
+    | Extended
     | Reported
+    | Suggested
+    | Annotated
     | Saved
     | Missed
     | Spoiled

@@ -37,6 +37,14 @@ def see_nothing(entry: Entry, study: StudyView) -> None:
     """Ignore an entry; for parts without memory: `see = staticmethod(see_nothing)`."""
 
 
+def train_to_the_end(trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+    """Let a trial of an extended study train to its last epoch, as a policy without rungs does."""
+    if trial.goal >= study.spec.epochs:
+        return ()
+    why = f"the study was extended: trials now train to epoch {study.spec.epochs}"
+    return (Go(trial=trial.id, until=study.spec.epochs, why=why),)
+
+
 class Fork(Struct, frozen=True, kw_only=True):
     """Stop a trial and open one that equals `source` up to `epoch` and then has these changes."""
 
@@ -62,7 +70,11 @@ class Pick(Struct, frozen=True, gc=False):
 
 
 class Policy(Protocol):
-    """Judges trials. Only `see` may change its memory; the other methods only read."""
+    """Judges trials. Only `see` may change its memory; the other methods only read.
+
+    A policy that pauses trials may define `readmit(trial, study)` too, which returns verdicts on a
+    live trial of a study that was extended; without it, such trials train to the last epoch.
+    """
 
     def see(self, entry: Entry, study: StudyView) -> None:
         """Update the memory with an entry, live and on resume; `study` is the state after it."""
@@ -306,6 +318,17 @@ class Store(Protocol):
 
     def read(self, study: str, after: int = -1) -> Iterator[Step]:
         """Yield the steps whose number is greater than `after`."""
+        ...
+
+    def find_steps(self, study: str, kind: str) -> Sequence[Step]:
+        """Return the steps whose event is of this kind, such as `extended`, without the others."""
+        ...
+
+    def delete(self, study: str) -> None:
+        """Delete a study's log and inbox.
+
+        Raises StudyNotFound, and StudyRunning if another running process is the writer.
+        """
         ...
 
     def post(self, study: str, command: Command) -> int:

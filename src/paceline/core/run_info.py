@@ -31,6 +31,8 @@ class RunInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     mps: str | None = None
     # A deadline that is a time of day, in ISO format.
     deadline: str | None = None
+    # Why the study has its policy, where the user gave none.
+    policy_why: str = ""
     # The options of a simulation, as they stand in the log.
     simulation: dict[str, Any] = {}
 

@@ -16,7 +16,7 @@ from paceline.core.errors import SpecError, make_unknown_error
 from paceline.core.values import Config, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 # The kinds that list their values as arguments.
@@ -48,14 +48,38 @@ def lograndint(low: int, high: int) -> Value:
     return {"lograndint": [low, high]}
 
 
-def choice(options: Sequence[Value]) -> Value:
+def choice(options: Iterable[Value], *others: Value) -> Value:
     """One of these values. A value may contain domains, which apply if it is chosen."""
-    return {"choice": list(options)}
+    return {"choice": _list_options("choice", options, others)}
 
 
-def grid(options: Sequence[Value]) -> Value:
-    """Each of these values in turn with the grid generator; with others, one of them."""
-    return {"grid": list(options)}
+def grid(options: Iterable[Value], *others: Value) -> Value:
+    """Each of these values in turn, with every combination of all grids.
+
+    If a generator other than `grid` is given, it chooses one of them, as in a `choice`.
+    """
+    return {"grid": _list_options("grid", options, others)}
+
+
+def _list_options(kind: str, options: Iterable[Value], others: tuple[Value, ...]) -> list[Value]:
+    """Return the options as a list; raise SpecError if they are not given as one list."""
+    if others:
+        given = (options, *others)
+        raise SpecError(
+            f"{kind}{given!r} has {len(given)} arguments: give one list, {kind}({list(given)!r})."
+        )
+    if isinstance(options, str | bytes | dict | set | frozenset):
+        found = "string" if isinstance(options, str | bytes) else type(options).__name__
+        example = ["adam", "sgd"] if isinstance(options, str | bytes) else [1, 2, 3]
+        values = list(options) if isinstance(options, set | frozenset | dict) else example
+        raise SpecError(f"{kind}({options!r}) has a {found}: give a list, {kind}({values!r}).")
+    try:
+        return list(options)
+    except TypeError:
+        raise SpecError(
+            f"{kind}({options!r}) has one value instead of a list: give the values to choose from, "
+            f"{kind}([{options!r}, …])."
+        ) from None
 
 
 class Dimension(Struct, frozen=True):
@@ -163,8 +187,8 @@ def _domain(
         return None
     ((kind, arguments),) = value.items()
     if kind not in _AT:
-        if isinstance(arguments, list) and kind in _NEARLY:
-            raise make_unknown_error("domain", kind, _AT)
+        if isinstance(arguments, list) and kind in OTHER_KINDS:
+            raise make_unknown_error(f"domain of {name}:", kind, _AT)
         return None
     dimension = Dimension(path, kind, tuple(arguments), name, under)
     complaint = _complaint(kind, dimension.arguments)
@@ -229,20 +253,21 @@ def _holds(kind: str, arguments: tuple[Value, ...], value: Value) -> bool:
 
 def _complaint(kind: str, arguments: tuple[Value, ...]) -> str | None:
     if kind in CHOICES:
-        return None if arguments else "has nothing to choose from"
+        return None if arguments else "has nothing to choose from: give at least one value"
     if len(arguments) != (3 if kind == "quniform" else 2):
-        return "needs a low and a high end" + (" and a step" if kind == "quniform" else "")
+        step = " and a step" if kind == "quniform" else ""
+        return f"needs a low and a high end{step}, such as {_EXAMPLES[kind]}"
     if not all(isinstance(x, int | float) and math.isfinite(x) for x in arguments):
-        return "needs finite numbers"
+        return f"needs finite numbers, such as {_EXAMPLES[kind]}"
     low, high = arguments[:2]
     if kind in ("randint", "lograndint") and not all(isinstance(x, int) for x in arguments):
-        return "needs whole numbers"
+        return f"needs whole numbers, such as {_EXAMPLES[kind]}"
     if not low < high:
         return "is empty: the low end must be below the high end"
     if kind in ("loguniform", "lograndint") and low <= 0:
         return "has no logarithm at its low end: give a positive one"
     if kind == "quniform" and arguments[2] <= 0:
-        return "needs a positive step"
+        return f"needs a positive step, such as {_EXAMPLES[kind]}"
     if kind == "quniform" and find_multiples(*arguments)[0] > find_multiples(*arguments)[1]:
         return "holds no multiple of its step"
     return None
@@ -306,7 +331,16 @@ _AT: dict[str, Callable[[tuple[Value, ...], float], Value]] = {
     "choice": _at_options,
     "grid": _at_options,
 }
+_EXAMPLES = {
+    "uniform": "uniform(0, 1)",
+    "loguniform": "loguniform(1e-4, 1)",
+    "quniform": "quniform(0, 1, 0.1)",
+    "randint": "randint(1, 10)",
+    "lograndint": "lograndint(1, 1000)",
+}
+# The kinds of domains.
+KINDS = frozenset(_AT)
 # Spellings of other tools: refused with a hint instead of taken as constants.
-_NEARLY = frozenset(
+OTHER_KINDS = frozenset(
     {"log_uniform", "qloguniform", "int", "float", "categorical", "grid_search", "normal", "randn"}
 )

@@ -10,6 +10,8 @@ import math
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from paceline.core.values import OPEN_ENDED
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -72,6 +74,15 @@ def format_count(count: float, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def format_epochs(epoch: int, last: int) -> str:
+    """Return an epoch and the last one; that is left out where trials are open-ended.
+
+    >>> format_epochs(3, 27), format_epochs(3, 1_000_000)
+    ('3/27', '3')
+    """
+    return str(epoch) if last >= OPEN_ENDED else f"{epoch}/{last}"
+
+
 def format_numbers(noun: str, numbers: Iterable[int]) -> str:
     """Return numbered things, in rising order, with runs of neighbours in short.
 
@@ -113,15 +124,17 @@ def format_config(config: Mapping[str, Value]) -> str:
 def format_value(value: Value) -> str:
     """Return a value of a config: numbers in five digits, schedules in words.
 
+    Configs count epochs from 0. Texts count them from 1, as reports do.
+
     >>> format_value({"piecewise": [[0, 0.1], [30, 0.01]]})
-    '0.1 then 0.01 from epoch 30'
+    '0.1, then 0.01 from epoch 31'
     >>> format_value({"each_epoch": "exponential", "start": 0.1, "factor": 0.9})
     'exponential(start=0.1, factor=0.9)'
     """
     if isinstance(value, dict):
         if isinstance(value.get(_PIECEWISE), list):
-            return " then ".join(
-                f"{format_value(piece)} from epoch {start}" if start else format_value(piece)
+            return ", then ".join(
+                f"{format_value(piece)} from epoch {start + 1}" if start else format_value(piece)
                 for start, piece in value[_PIECEWISE]
             )
         if _RULE in value:

@@ -31,6 +31,13 @@ Metrics: TypeAlias = dict[str, float | None]
 # The loss of an epoch without a number. It ranks last in every comparison.
 NO_LOSS = math.inf
 
+# The metric of a study that was given no other: the number that its function returns or reports.
+DEFAULT_METRIC = "value"
+
+
+# The last epoch of trials whose length only their training function knows: none reaches it.
+OPEN_ENDED = 1_000_000
+
 
 class Status(StrEnum):
     """The state of a trial. The first three are alive, the last three are final."""
@@ -138,6 +145,8 @@ class StudySpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     plan: PlanKey | None = None
     # Wait for more trials when none is left to run: an outside tuner submits them.
     standing: bool = False
+    # The training function asks for its hyperparameters while it runs: there is no space.
+    define_by_run: bool = False
     # How often a trial may fail and be tried again. Lost attempts do not count.
     retries: int = 3
     # At most `pack` trials on one slot, at most `span` slots for one trial.

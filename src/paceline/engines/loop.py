@@ -1,23 +1,24 @@
 """The loop: every event is handled, remembered, and only then acted on.
 
 Knows the order of these three and nothing else. The same loop drives the simulator, worker
-processes on one machine and a cluster. Writes one line for each decision to the logger
-`paceline.decisions`.
+processes on one machine and a cluster. Writes one sentence for each decision to the
+logger `paceline.decisions`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec.structs import asdict
-
+from paceline.analysis.story import explain
+from paceline.core import decisions as d
 from paceline.core.events import Commanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from paceline.core.decisions import AnyDecision, Step
+    from paceline.core.decisions import Step
     from paceline.core.events import AnyEvent, Command
     from paceline.core.ports import Engine
     from paceline.core.views import EngineView
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
     Inbox = Callable[[int], Sequence[tuple[int, Command]]]
 
 
-# How often a study looks into its inbox while nothing else happens.
+# How often a study looks into its inbox.
 POLL_S = 0.2
 
 # Without a handler of the application nothing is written.
 logging.getLogger("paceline").addHandler(logging.NullHandler())
 _logger = logging.getLogger("paceline.decisions")
+# Requests, and orders that follow from other decisions: logged as DEBUG, the others as INFO.
+_DETAILS = (d.Amend, d.Credit, d.Drop, d.WakeAt, d.AskForecast, d.AskProposal)
 
 
 class Applier(Protocol):
@@ -55,7 +58,9 @@ def step(
         engine.apply(each, state)
         if each.decisions and _logger.isEnabledFor(logging.INFO):
             for decision in each.decisions:
-                _logger.info("%s", _describe(decision))
+                level = logging.DEBUG if isinstance(decision, _DETAILS) else logging.INFO
+                if _logger.isEnabledFor(level):
+                    _logger.log(level, "%s", explain(decision, state.spec))
     return steps
 
 
@@ -65,30 +70,28 @@ def run(
     remember: Remember,
     inbox: Inbox | None = None,
     until: Callable[[], bool] | None = None,
+    *,
+    poll_s: float = POLL_S,
 ) -> bool:
-    """Drive a study to its end, or until a condition is met.
+    """Drive a study to its end, or until a condition is met; read the inbox every `poll_s`.
 
     Return False if it stalled: the engine will never return another event.
     """
     state = machine.state
-    timeout_s = None if inbox is None else POLL_S
+    timeout_s, look_at = None, -math.inf
     while state.end is None and not (until is not None and until()):
         events: Sequence[AnyEvent] | None = None
         if inbox is not None:
-            events = [
-                Commanded(at=engine.now, number=number, command=command)
-                for number, command in inbox(state.inbox)
-            ]
+            now = engine.now
+            if now >= look_at:
+                look_at = now + poll_s
+                events = [
+                    Commanded(at=now, number=number, command=command)
+                    for number, command in inbox(state.inbox)
+                ]
+            timeout_s = look_at - now
         events = events or engine.wait(timeout_s)
         if events is None:
             return False
         step(machine, engine, remember, events)
     return True
-
-
-def _describe(decision: AnyDecision) -> str:
-    """Return a decision in one line: its kind, its values, and why."""
-    values = asdict(decision)
-    why = values.pop("why")
-    listed = " ".join(f"{name}={value}" for name, value in values.items())
-    return f"{type(decision).__name__} {listed}: {why}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.core.base_part import BasePart
+from paceline.core.errors import SpecError
 from paceline.core.ports import see_nothing
 from paceline.core.rng import stream
 from paceline.core.space import Space
@@ -33,6 +34,8 @@ class Random(BasePart):
     """
 
     from_study = ("space",)
+    # Without a space every value is drawn when the training function asks for it.
+    define_by_run = True
     pure = True
     see = staticmethod(see_nothing)
 
@@ -43,39 +46,52 @@ class Random(BasePart):
         first: list[dict[str, Any]] | None = None,
         order: Literal["drawn", "subtrees"] = "drawn",
     ) -> None:
-        space = space or {}
-        self._space = Space(space)
-        self._first = InitialConfigs(self._space, first)
+        self._draws = None if space is None else _Draws(space, first)
+        self._given = first or []
         self._ordered = order == "subtrees"
-        self._start_epochs = {
-            each.name: find_start_epoch(each, space) for each in self._space.dimensions
-        }
+        if self._draws is None and self._ordered:
+            raise SpecError(
+                "order='subtrees' sorts configs before they are trained, and this study has no "
+                "space to draw them from: give space={…}, or leave the order out."
+            )
         # The order of a block: a cache of a pure function, not memory.
         self._block: tuple[tuple[int, int], list[int]] = ((0, -1), [])
 
     def propose(self, number: int, study: StudyView) -> Config | None:
-        seed = study.spec.seed
-        if number < len(self._first):
-            rng = stream(seed, "config", number)
-            return self._first.make_config(number, lambda dimension: dimension.at(rng.random()))
-        if self._ordered:
+        draws, seed = self._draws, study.spec.seed
+        if draws is None:
+            return dict(self._given[number]) if number < len(self._given) else {}
+        if self._ordered and number >= len(self._given):
             size = study.spec.budget.trials or _BLOCK
-            block, place = divmod(number - len(self._first), size)
-            start = block * size + len(self._first)
-            number = start + self._get_block_order(seed, start, size)[place]
-        return self._space.config(self._draw_values(seed, number))
+            block, place = divmod(number - len(self._given), size)
+            start = block * size + len(self._given)
+            number = start + self._get_block_order(draws, seed, start, size)[place]
+        return draws.make_config(seed, number)
 
-    def _draw_values(self, seed: int, number: int) -> list[Value]:
-        rng = stream(seed, "config", number)
-        return [each.at(rng.random()) for each in self._space.dimensions]
-
-    def _get_block_order(self, seed: int, start: int, size: int) -> list[int]:
+    def _get_block_order(self, draws: _Draws, seed: int, start: int, size: int) -> list[int]:
         if self._block[0] != (seed, start):
-            paths = [self._describe_draw(seed, number) for number in range(start, start + size)]
+            paths = [draws.describe(seed, number) for number in range(start, start + size)]
             self._block = (seed, start), group_by_prefix(paths)
         return self._block[1]
 
-    def _describe_draw(self, seed: int, number: int) -> list[str]:
+
+class _Draws:
+    """The draws from one space, by seed and number; the first ones complete given configs."""
+
+    def __init__(self, space: dict[str, Any], first: list[dict[str, Any]] | None) -> None:
+        self._space = Space(space)
+        self._first = InitialConfigs(self._space, first)
+        self._start_epochs = {
+            each.name: find_start_epoch(each, space) for each in self._space.dimensions
+        }
+
+    def make_config(self, seed: int, number: int) -> Config:
+        if number < len(self._first):
+            rng = stream(seed, "config", number)
+            return self._first.make_config(number, lambda dimension: dimension.at(rng.random()))
+        return self._space.config(self._draw_values(seed, number))
+
+    def describe(self, seed: int, number: int) -> list[str]:
         """Return the draw's values as text, for each epoch at which dimensions take effect."""
         drawn: dict[int, list[Value]] = {epoch: [] for epoch in self._start_epochs.values()}
         values = dict(zip(self._start_epochs, self._draw_values(seed, number), strict=True))
@@ -86,3 +102,7 @@ class Random(BasePart):
 
         self._space.fill(take)
         return [repr(drawn[epoch]) for epoch in sorted(drawn)]
+
+    def _draw_values(self, seed: int, number: int) -> list[Value]:
+        rng = stream(seed, "config", number)
+        return [each.at(rng.random()) for each in self._space.dimensions]

@@ -14,20 +14,19 @@ try:
     import ray
     from ray import tune
     from ray.train._internal import session as tune_session
-    from ray.tune.search import sample
 except ImportError as missing:
     raise ImportError(
         "paceline.integrations.ray_tune needs Ray Tune: pip install 'paceline[tune]'."
     ) from missing
 
-from paceline.core import space as domains
+from paceline.api.spaces import convert_space, wrap_lists
 from paceline.core.errors import SpecError, TrialError
 from paceline.worker import ray_compat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from paceline.core.values import Config, Value
+    from paceline.core.values import Config
     from paceline.worker.trial import Trial
 
 
@@ -37,7 +36,7 @@ def space(param_space: Mapping[str, Any]) -> Config:
     Raises a SpecError for domains without a counterpart: `sample_from`, normal distributions, and
     quantised logarithmic ones.
     """
-    return {name: _convert_value(value, name) for name, value in param_space.items()}
+    return convert_space(wrap_lists(param_space))
 
 
 def trainable(given: Callable[[dict[str, Any]], Any] | type[tune.Trainable]) -> Callable[..., None]:
@@ -54,65 +53,6 @@ def trainable(given: Callable[[dict[str, Any]], Any] | type[tune.Trainable]) -> 
             )
         return _wrap_class(given)
     return _wrap_function(given)
-
-
-def _convert_value(value: Any, name: str) -> Value:  # noqa: ANN401
-    if isinstance(value, sample.Domain):
-        return _convert_domain(value, name)
-    if isinstance(value, dict):
-        if set(value) == {"grid_search"}:
-            return domains.grid(
-                [_convert_value(each, f"{name}[…]") for each in value["grid_search"]]
-            )
-        return {key: _convert_value(each, f"{name}.{key}") for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_convert_value(each, f"{name}[{at}]") for at, each in enumerate(value)]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise SpecError(
-        f"{name} is a {type(value).__name__}: a config holds numbers, strings, lists and dicts. "
-        "Create other objects in the training function."
-    )
-
-
-def _convert_domain(domain: sample.Domain, name: str) -> Value:
-    if isinstance(domain, sample.Categorical):
-        return domains.choice([_convert_value(each, f"{name}[…]") for each in domain.categories])
-    sampler, step = domain.get_sampler(), None
-    if isinstance(sampler, sample.Quantized):
-        sampler, step = sampler.get_sampler(), sampler.q
-    convert = _CONVERTERS.get(
-        (type(domain), isinstance(sampler, sample.LogUniform), step is not None)
-        if isinstance(sampler, sample.Uniform | sample.LogUniform)
-        else None
-    )
-    if convert is None:
-        kind = f"{type(sampler).__name__.strip('_').lower()} {type(domain).__name__.lower()}"
-        raise SpecError(
-            f"{name} is a {'quantised ' * (step is not None)}{kind}, which has no counterpart "
-            "here: use uniform, loguniform, quniform, randint, lograndint, qrandint, choice or "
-            "grid_search."
-        )
-    return convert(domain, step)
-
-
-def _list_multiples(domain: sample.Integer, step: int) -> Value:
-    """Return the multiples of a step; with a step, Tune includes the upper end."""
-    first = -(-domain.lower // step) * step
-    return domains.choice(list(range(first, domain.upper + 1, step)))
-
-
-# By (type of value, logarithmic, in steps).
-_CONVERTERS: dict[Any, Callable[[Any, Any], Value]] = {
-    (sample.Float, False, False): lambda domain, _: domains.uniform(domain.lower, domain.upper),
-    (sample.Float, False, True): lambda domain, step: domains.quniform(
-        domain.lower, domain.upper, step
-    ),
-    (sample.Float, True, False): lambda domain, _: domains.loguniform(domain.lower, domain.upper),
-    (sample.Integer, False, False): lambda domain, _: domains.randint(domain.lower, domain.upper),
-    (sample.Integer, False, True): _list_multiples,
-    (sample.Integer, True, False): lambda domain, _: domains.lograndint(domain.lower, domain.upper),
-}
 
 
 # Functions

@@ -10,10 +10,15 @@ from bisect import bisect_left, insort
 from collections.abc import Collection
 from math import inf
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from paceline.core.values import AttemptId
 from paceline.machine.requirements import find_declared_width, find_stage_end
 from paceline.machine.timing import CriticalPath
+from paceline.machine.trial_state import TrialState
 from paceline.plan.tree import (
     find_checkpoint,
     find_node,
@@ -26,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from paceline.core.events import Reported
-    from paceline.core.values import AttemptId, TrialId
+    from paceline.core.values import TrialId
     from paceline.machine.timing import EpochTimes
-    from paceline.machine.trial_state import AttemptState, Leaf, TrialState
+    from paceline.machine.trial_state import AttemptState, Leaf
 
 _get_trial = itemgetter(2)
 
@@ -90,7 +95,8 @@ class Assignment:
 
         Others may fork from it at `fork_epoch`: an attempt that is there saves before it goes on.
         """
-        for node in path_to_root(trial.leaf):
+        leaf = trial.leaf
+        for node in (leaf,) if leaf.parent is None else path_to_root(leaf):
             wanted = node.end > trial.epoch and node.start < trial.goal
             if wanted and trial not in node.wanted_by:
                 node.wanted_by += (trial,)
@@ -122,8 +128,10 @@ class Assignment:
 
     def attach(self, trial: TrialState) -> None:
         """Assign the trial to a running attempt on its path, or queue it."""
-        self.has_branches = self.has_branches or trial.leaf.parent is not None
-        known = last_known_epoch(trial.leaf)
+        leaf = trial.leaf
+        if leaf.parent is not None:
+            self.has_branches = True
+        known = last_known_epoch(leaf)
         if trial.goal <= known:
             return  # it only has to be credited with the known epochs
         attempt = _find_attempt(trial, known)
@@ -143,7 +151,7 @@ class Assignment:
 
     def start(self, attempt: AttemptState) -> None:
         """Assign to a new attempt its own trial and all ready ones whose next epochs it trains."""
-        self.locate(attempt)
+        self._add_to_tree(attempt)
         for trial in find_members(attempt.trial, attempt.start):
             self.ready.discard(trial.id)
             trial.attempt = attempt
@@ -151,14 +159,19 @@ class Assignment:
 
     def locate(self, attempt: AttemptState) -> None:
         """Record on the tree where the attempt is, so that trials of that path can find it."""
-        leaf = attempt.trial.leaf
         self._remove_from_tree(attempt)
+        self._add_to_tree(attempt)
+
+    def _add_to_tree(self, attempt: AttemptState) -> None:
+        leaf = attempt.trial.leaf
         ahead = attempt.epoch if attempt.saves_here else attempt.epoch + 1
         if not attempt.is_halting and ahead <= leaf.end:
-            find_node(leaf, max(ahead, 1)).attempts += (attempt,)
+            node = leaf if ahead > leaf.start else find_node(leaf, max(ahead, 1))
+            node.attempts += (attempt,)
 
     def _remove_from_tree(self, attempt: AttemptState) -> None:
-        for node in path_to_root(attempt.trial.leaf):
+        leaf = attempt.trial.leaf
+        for node in (leaf,) if leaf.parent is None else path_to_root(leaf):
             if attempt in node.attempts:
                 node.attempts = _without(node.attempts, attempt)
 
@@ -254,7 +267,7 @@ def _without(items: tuple[T, ...], item: T) -> tuple[T, ...]:
 _DELIVERY_S = 0.1
 
 
-class AttemptOrder(NamedTuple):
+class AttemptOrder(Struct, frozen=True):
     """Follow this trial's path up to this epoch, and save at these epochs on the way."""
 
     trial: TrialState
@@ -262,7 +275,7 @@ class AttemptOrder(NamedTuple):
     save_at: tuple[int, ...]
 
 
-class Stage(NamedTuple):
+class Stage(Struct, frozen=True):
     """Where a new attempt for a trial would start, and its first order."""
 
     start: int
@@ -272,7 +285,10 @@ class Stage(NamedTuple):
 
 def plan_stage(trial: TrialState) -> Stage:
     """Return what to launch for a ready trial: from its latest checkpoint to its goal."""
-    saved = find_checkpoint(trial.leaf, last_known_epoch(trial.leaf))
+    leaf = trial.leaf
+    saved = None
+    if leaf.losses or leaf.parent is not None:  # else it is new and has no checkpoint
+        saved = find_checkpoint(leaf, last_known_epoch(leaf))
     start, source = saved if saved is not None else (0, None)
     order = _serve_members(find_members(trial, start), trial, start, ())
     return Stage(start, source, _cut_to_stage(order, start))
@@ -286,17 +302,16 @@ def plan_order(attempt: AttemptState, critical_path: CriticalPath) -> AttemptOrd
 def _plan_uncut(attempt: AttemptState, critical_path: CriticalPath) -> AttemptOrder:
     epoch, lead, members = attempt.epoch, attempt.trial, attempt.members
     if members == (lead,) and not attempt.must_yield:
-        return AttemptOrder(lead, lead.goal, _keep_due(attempt.epoch, attempt.save_at))
+        return AttemptOrder(lead, lead.goal, _keep_due(epoch, attempt.save_at))
     if lead not in members or epoch + 1 in attempt.save_at:
         ahead = _list_ahead(attempt)
         if ahead:
             lead = _choose_leader(ahead, lead, epoch, critical_path)
         elif lead not in members:
-            return _serve_members(members, lead, epoch, attempt.save_at)._replace(
-                goal=min(attempt.goal, epoch)
-            )
+            order = _serve_members(members, lead, epoch, attempt.save_at)
+            return replace(order, goal=min(attempt.goal, epoch))
     order = _serve_members(members, lead, epoch, attempt.save_at)
-    return order._replace(goal=min(attempt.goal, epoch)) if attempt.must_yield else order
+    return replace(order, goal=min(attempt.goal, epoch)) if attempt.must_yield else order
 
 
 def _cut_to_stage(order: AttemptOrder, start: int) -> AttemptOrder:
@@ -339,7 +354,7 @@ def _serve_members(
 ) -> AttemptOrder:
     """Return the order along the leader's path that saves at every branch of a member."""
     due = _keep_due(epoch, pending)
-    goal = max(lead.goal, epoch)
+    goal = lead.goal if lead.goal > epoch else epoch
     if len(members) == 1:
         return AttemptOrder(lead, goal, due)
     branches = set(due)

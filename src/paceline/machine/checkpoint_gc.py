@@ -131,8 +131,8 @@ def price_in_slot_seconds(
     state: StudyState, name: CheckpointName, without: Collection[CheckpointName] = ()
 ) -> float:
     """Return the measured slot time to train a checkpoint again from the one before it."""
-    _, _, trial, width = state.checkpoints.records[name]
-    epoch = name[1]
+    record, epoch = state.checkpoints.records[name], name[1]
+    trial, width = record.trial, record.width
     before = 0
     for node in path_to_root(trial.leaf):
         saves = (node.checkpoints or {}).items()

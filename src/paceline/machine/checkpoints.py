@@ -7,21 +7,23 @@ several. Deletes nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec import Struct
+
+from paceline.machine.trial_state import TrialState
 from paceline.plan.tree import find_node, path_to_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from paceline.core.values import AttemptId
-    from paceline.machine.trial_state import TrialState
 
 
 CheckpointName: TypeAlias = "tuple[AttemptId, int]"
 
 
-class CheckpointRecord(NamedTuple):
+class CheckpointRecord(Struct, frozen=True):
     """A checkpoint: its size, its digest, a trial on its path, the width of its attempt."""
 
     bytes: int
@@ -46,7 +48,8 @@ class CheckpointIndex:
 
     def add(self, name: CheckpointName, record: CheckpointRecord, *, collect: bool) -> None:
         """Add a saved checkpoint to its node, and to the records if checkpoints are collected."""
-        node = find_node(record.trial.leaf, max(name[1], 1))
+        leaf, epoch = record.trial.leaf, name[1]
+        node = leaf if epoch > leaf.start else find_node(leaf, max(epoch, 1))
         if collect:
             self.drop(name)
             self.records[name] = record
@@ -56,7 +59,7 @@ class CheckpointIndex:
             self._digests[name] = record.digest
         if node.checkpoints is None:
             node.checkpoints = {}
-        node.checkpoints[name[1]] = name[0]
+        node.checkpoints[epoch] = name[0]
         if collect:
             self.recheck(record.trial)
 

@@ -14,9 +14,16 @@ from msgspec.structs import replace
 
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.core.ports import Allocator, Fork, Generator, Policy, see_nothing
-from paceline.core.values import Status
+from paceline.core.ports import (
+    Allocator,
+    Fork,
+    Generator,
+    Policy,
+    see_nothing,
+    train_to_the_end,
+)
 from paceline.machine.checkpoint_gc import find_over_budget, find_superfluous
+from paceline.machine.failed_trials import describe_commonest, explain_failed_study, list_failed
 from paceline.machine.requirements import NeedsFunction, RecordedNeeds, explain_unmet_needs
 from paceline.machine.state import StudyState
 from paceline.plan.settings import splice
@@ -35,6 +42,8 @@ if TYPE_CHECKING:
 
 # After this many failed trials without a single report the study ends: the trials are not at fault.
 _FAILED_TRIALS = 3
+# Ends after which a study without a result has failed; a command ends it in any case.
+_MAY_HAVE_FAILED = frozenset(d.EndCause) - {d.EndCause.COMMAND, d.EndCause.FAILED}
 
 
 class Parts(Struct, frozen=True):
@@ -82,8 +91,7 @@ class Decider:
                 see(entry, state)
             return
         for group in state.together.find_concerned(entry, state.subject):
-            # A group sees its own spec opened.
-            shown = replace(entry, spec=group.spec) if isinstance(entry, e.Opened) else entry
+            shown = _show_to_group(entry, group) if isinstance(entry, e.Opened) else entry
             for see in self._sees[group.index]:
                 see(shown, group)
         for see in self._allocator_sees:
@@ -123,18 +131,18 @@ class Decider:
         trial = state.trials[number]
         reason = explain_unmet_needs(trial, state.capacity) if trial.needs else None
         if reason is not None:
-            self.fail_trial(trial, reason, f": {reason}")
+            self.fail_trial(trial, reason)
         return trial
 
-    def fail_trial(self, trial: TrialState, why: str, note: str = "") -> None:
+    def fail_trial(self, trial: TrialState, why: str) -> None:
         """Give a trial up; end the study if its first trials failed and none ever reported."""
         self.decide(d.Fail(trial=trial.id, why=why))
         if self.state.epochs_trained:
             return
-        failed = sum(each.ended is Status.FAILED for each in self.state.trials)
-        if failed >= _FAILED_TRIALS:
-            why = f"the first {failed} trials failed before their first report{note}"
-            self.end_group(self.state, d.EndCause.FAILED, why)
+        failed = list_failed(self.state)
+        if len(failed) >= _FAILED_TRIALS:
+            why = f"the first {len(failed)} trials failed before their first report"
+            self.end_group(self.state, d.EndCause.FAILED, why + describe_commonest(failed))
 
     def credit(self, trial: TrialState) -> None:
         """Give the trial the epochs already known on its path, judging it after each."""
@@ -158,11 +166,12 @@ class Decider:
         group = state if state.together is None else state.find_group(trial)
         if group.end is not None:
             return
-        why = None if group.spec.budget.target is None else _explain_target(trial, group)
-        if why is None:
-            self.judge(trial, group)
-        else:
-            self.end_group(group, d.EndCause.TARGET, why)
+        if group.spec.budget.target is not None:
+            why = _explain_target(trial, group)
+            if why is not None:
+                self.end_group(group, d.EndCause.TARGET, why)
+                return
+        self.judge(trial, group)
 
     def judge(self, trial: TrialState, group: GroupState) -> None:
         """Ask the group's policy about a trial and carry its verdicts out."""
@@ -171,12 +180,34 @@ class Decider:
             if group.end is not None:
                 return
 
+    def readmit(self, trial: TrialState) -> None:
+        """Ask the policy how a trial goes on after the study was extended."""
+        group = self.state.find_group(trial)
+        if trial.alive and group.end is None:
+            policy = self._policies[trial.group]
+            # A policy without the method is one of another package.
+            ask = getattr(policy, "readmit", train_to_the_end)
+            for verdict in ask(trial, group):
+                self._carry_out(verdict, group)
+
+    def end_if_reached(self, group: GroupState) -> None:
+        """End a study whose target its reports have reached already."""
+        if group.end is None and group.spec.budget.target is not None:
+            reached = (_explain_reached(trial, group) for trial in group.trials)
+            why = next((why for why in reached if why is not None), None)
+            if why is not None:
+                self.end_group(group, d.EndCause.TARGET, why)
+
     def _carry_out(self, verdict: Verdict, group: GroupState) -> None:
         """Turn a verdict into a decision, unless it changes nothing."""
         state = self.state
-        if isinstance(verdict, d.Pause):  # first, since it is by far the most frequent one
+        # The most frequent ones first, and by type: `isinstance` of a Struct is slow.
+        if type(verdict) is d.Pause:
             if state.trials[verdict.trial].alive:
                 self.decide(verdict)
+        elif type(verdict) is d.Go:
+            if state.trials[verdict.trial].alive:
+                self._go(verdict)
         elif isinstance(verdict, d.End):
             self.end_group(group, d.EndCause.POLICY, verdict.why)
         elif isinstance(verdict, d.Close):
@@ -185,8 +216,6 @@ class Decider:
         elif verdict.trial is None or state.trials[verdict.trial].alive:
             if isinstance(verdict, Fork):
                 self._fork(verdict)
-            elif isinstance(verdict, d.Go):
-                self._go(verdict)
             elif isinstance(verdict, d.AskForecast):
                 # Once an epoch: a model without an answer would be asked again and again.
                 if verdict.epoch > state.trials[verdict.trial].forecast_epoch:
@@ -200,7 +229,7 @@ class Decider:
     def _go(self, verdict: d.Go) -> None:
         until = min(verdict.until, self.state.spec.epochs)
         trial = self.state.trials[verdict.trial]
-        if until > max(trial.goal, trial.epoch):
+        if until > trial.goal and until > trial.epoch:
             self.decide(verdict if until == verdict.until else replace(verdict, until=until))
             self.credit(trial)
 
@@ -233,6 +262,11 @@ class Decider:
     def end_group(self, group: GroupState, cause: EndCause, why: str) -> None:
         """End a study; of several run as one, that study alone, and all with the last."""
         state = self.state
+        if cause in _MAY_HAVE_FAILED:
+            failure = explain_failed_study(group)
+            if failure is not None:
+                why = failure if cause is d.EndCause.QUIET else f"{why}, and {failure}"
+                cause = d.EndCause.FAILED
         if group is state:
             self._end(d.End(cause=cause, why=why))
             return
@@ -260,6 +294,27 @@ def _list_sees(
     *parts: Policy | Generator | Allocator,
 ) -> tuple[Callable[[Entry, StudyView], None], ...]:
     return tuple(part.see for part in parts if part.see is not see_nothing)
+
+
+def _show_to_group(opened: e.Opened, group: GroupState) -> e.Opened:
+    """Return the first event as a group sees it: with its own specs."""
+    earlier = tuple(spec.studies[group.index] for spec in opened.earlier)
+    return replace(opened, spec=group.spec, earlier=earlier)
+
+
+def _explain_reached(trial: TrialState, group: GroupState) -> str | None:
+    """Return how a trial has ever reached the study's target; None if it has not."""
+    spec, target, losses = group.spec, group.spec.budget.target, trial.losses
+    assert target is not None
+    for epoch in range(target.over, len(losses) + 1):
+        loss = sum(losses[epoch - target.over : epoch]) / target.over
+        if loss <= spec.sign * target.value:
+            value = f"{spec.metric} {spec.sign * loss:.6g}"
+            return (
+                f"trial {trial.id} reached {value} at epoch {epoch}: the target is "
+                f"{target.value:.6g}"
+            )
+    return None
 
 
 def _explain_target(trial: TrialState, group: GroupState) -> str | None:

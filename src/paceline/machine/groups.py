@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, overload
 
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.core.values import NO_LOSS
+from paceline.core.values import NO_LOSS, Status
 from paceline.machine.calibration import Calibration
 from paceline.machine.timing import SlotTime
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Entry
     from paceline.core.values import AttemptId, StudySpec, TrialId
     from paceline.machine.checkpoints import CheckpointIndex
+    from paceline.machine.failures import Failure
     from paceline.machine.pending import PendingRequests
     from paceline.machine.reuse import ReusedPrefixes
     from paceline.machine.trial_state import AttemptState, TrialState
@@ -53,6 +54,17 @@ class GroupState:
         self.epochs_trained = 0
         self.repeats = 0
         self.reports = 0
+
+    @property
+    def failed(self) -> int:
+        """The number of trials that were given up."""
+        return sum(trial.ended is Status.FAILED for trial in self.trials)
+
+    @property
+    def last_failure(self) -> Failure | None:
+        """The failure of the newest failed attempt; None if none has failed."""
+        failures = [trial.failure for trial in self.trials if trial.failure is not None]
+        return max(failures, key=lambda f: -1 if f.attempt is None else f.attempt, default=None)
 
     if TYPE_CHECKING:
         # Fields of a study that runs alone, computed properties of one of several.
@@ -207,6 +219,10 @@ class Group(GroupState):
         self.closed = True
         self._left, self._left_at = decision, self._whole.now
 
+    def readmit(self) -> None:
+        """Undo the end: the study was extended."""
+        self.closed, self.idle_opens, self._left = False, 0, None
+
 
 class Groups(Sequence[Group]):
     """All studies that are run as one, in the order they were given."""
@@ -278,6 +294,9 @@ class Groups(Sequence[Group]):
                 groups[number].closed = True
             case d.Leave(group=number):
                 groups[number].leave(entry)
+            case e.Extended():
+                for group in groups:
+                    group.readmit()
         whole.closed = all(group.closed for group in groups)
 
     def find_concerned(self, entry: Entry, subject: TrialState | None) -> list[Group]:

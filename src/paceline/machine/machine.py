@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.decisions import Step
-from paceline.machine.assignment import plan_order
+from paceline.core.values import Status
+from paceline.machine.assignment import AttemptOrder, plan_order
 from paceline.machine.decider import Decider
+from paceline.machine.failures import shorten_place
 from paceline.machine.scheduler import Scheduler, choose_slots_to_retire
 from paceline.plan.settings import canonicalize
 
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import Entry
     from paceline.machine.decider import Parts
+    from paceline.machine.trial_state import TrialState
+
+# Why a study without a space opens no further trials.
+NO_PARAMS = (
+    "the training function asks for no hyperparameter, so every trial would be the same: give "
+    "space={…}, or call trial.suggest_float(…) in it"
+)
 
 
 class Machine:
@@ -41,15 +50,15 @@ class Machine:
         """Fold one event in and return it with the decisions it causes, which are folded in too."""
         state, decider = self.state, self._decider
         number = state.number
-        decider.decisions = []
+        decisions = decider.decisions = []
         decider.take(event)
         if state.end is None and not (state.is_limited and self._end_if_spent()):
             react = _REACT.get(type(event))
             if react is not None:
                 react(self, event)
-            if state.end is None and not (type(event) is e.Submitted and event.more):
+            if state.end is None and not _is_followed(event):
                 self._settle()
-        return Step(number, event, tuple(decider.decisions))
+        return Step(number, event, tuple(decisions)) if decisions else Step(number, event)
 
     def fold(self, step: Step) -> None:
         """Fold in a step that was decided before, without deciding anything."""
@@ -67,13 +76,14 @@ class Machine:
         state = self.state
         if state.assignment.changed:
             self._amend()
-        if state.slots.idle or state.slots.partial or state.elastic:
+        slots = state.slots
+        if slots.idle or slots.partial or state.elastic:
             self._scheduler.fill()
             if state.assignment.changed:
                 self._amend()
         if state.checkpoints.to_recheck:
             self._decider.drop_checkpoints()
-        if state.end is None and (state.is_limited or not state.attempts):
+        if (state.is_limited or not state.attempts) and state.end is None:
             self._scheduler.watch()
 
     def _end_if_spent(self) -> bool:
@@ -92,7 +102,15 @@ class Machine:
 
     # Reactions to events
 
-    def _begun(self, event: e.Opened | e.Resumed) -> None:
+    def _extended(self, event: e.Extended) -> None:
+        self._begun(event)
+        for group in self.state.groups:
+            self._decider.end_if_reached(group)
+        if not self.state.spec.standing:
+            for trial in list(self.state.trials):
+                self._decider.readmit(trial)
+
+    def _begun(self, event: e.Opened | e.Resumed | e.Extended) -> None:
         deadline = self.state.deadline_s
         if deadline is not None:
             self._decider.decide(d.WakeAt(at=deadline, why="the deadline ends the study"))
@@ -113,13 +131,32 @@ class Machine:
 
     def _attempt_ended(self, event: e.Ended) -> None:
         trial = self.state.subject
-        retries = self.state.spec.retries
-        if trial is None or not trial.alive or trial.failures <= retries:
+        if trial is None:
             return
-        # The note is the user's own traceback; its last line names the error.
-        note = f": {event.note.splitlines()[-1]}" if event.note else ""
-        why = f"failure {trial.failures}, and only {retries} may be retried{note}"
-        self._decider.fail_trial(trial, why, note)
+        if trial.alive and event.cause is e.Cause.PRUNED:
+            self._decider.decide(d.Stop(trial=trial.id, why="its function raised TrialPruned"))
+        if self.state.spec.define_by_run:
+            self._close_without_params(trial)
+        if not trial.alive or event.cause is not e.Cause.FAILED:
+            return
+        failure, retries = trial.failure, self.state.spec.retries
+        assert failure is not None
+        if trial.failures > retries:
+            why = f"failure {trial.failures}, and only {retries} may be retried"
+            why += f": {failure.headline}" * bool(event.note or event.error)
+        elif self.state.errors.get(failure.kind, 0) > 1:
+            where = shorten_place(failure.place)
+            why = f"{failure.error} at {where} again: the same error is not retried"
+        else:
+            return
+        self._decider.fail_trial(trial, why)
+
+    def _close_without_params(self, trial: TrialState) -> None:
+        """Open no further trials if a complete one has asked for no hyperparameter."""
+        complete = trial.ended in (Status.FINISHED, Status.STOPPED)
+        group = self.state.find_group(trial)
+        if complete and not trial.domains and not group.closed:
+            self._decider.decide(d.Close(group=group.index, why=NO_PARAMS))
 
     def _subject(self, event: e.Forecasted | e.Woke) -> None:
         trial = self.state.subject
@@ -164,7 +201,7 @@ class Machine:
                 decide(d.Halt(attempt=attempt.id, why="no trial needs it any more"))
                 continue
             order = plan_order(attempt, state.assignment.critical_path)
-            if order != (attempt.trial, attempt.goal, attempt.save_at):
+            if order != AttemptOrder(attempt.trial, attempt.goal, attempt.save_at):
                 decide(
                     d.Amend(
                         attempt=attempt.id,
@@ -175,6 +212,14 @@ class Machine:
                         why=_explain_amend(attempt.goal, order.goal),
                     )
                 )
+
+
+def _is_followed(event: e.AnyEvent) -> bool:
+    """Say whether another event must come before slots are filled.
+
+    More configs of the same group follow a Submitted; the slots of the driver follow an Extended.
+    """
+    return type(event) is e.Extended or (type(event) is e.Submitted and event.more > 0)
 
 
 def _explain_amend(before: int, after: int) -> str:
@@ -188,6 +233,7 @@ def _explain_amend(before: int, after: int) -> str:
 _REACT: dict[type, Callable[[Machine, Any], None]] = {
     e.Opened: Machine._begun,
     e.Resumed: Machine._begun,
+    e.Extended: Machine._extended,
     e.Reported: Machine._reported,
     e.Ended: Machine._attempt_ended,
     e.Forecasted: Machine._subject,

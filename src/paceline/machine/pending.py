@@ -65,6 +65,11 @@ class PendingRequests:
         """Add a request for a wake."""
         self.wakes.add((ask.at, ask.trial))
 
+    def forget_limits(self) -> None:
+        """Forget what an extension changes: wake-ups at limits, and generators that had ended."""
+        self.wakes = {wake for wake in self.wakes if wake[1] is not None}
+        self.trouble.clear()
+
     def forecasted(self, event: e.Forecasted) -> TrialId | None:
         """Remove the request that a forecast answers and return its trial; None: not awaited."""
         ask = self.forecasts.pop((event.trial, event.epoch), None)

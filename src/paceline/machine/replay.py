@@ -12,13 +12,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from paceline.core.decisions import AnyDecision
-from paceline.core.events import LOGIC, AnyEvent, Opened
+from paceline.core.events import LOGIC, AnyEvent, Extended, Opened
+from paceline.core.extension import split_log
 from paceline.machine.machine import Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from paceline.core.decisions import Step
+    from paceline.core.values import StudySpec
     from paceline.machine.decider import Parts
 
 
@@ -39,10 +41,28 @@ def replay(steps: Iterable[Step], parts: Parts) -> Difference | None:
     Reasons and labels are compared only if the log was decided by this version of the logic: a
     reworded reason is not another decision.
     """
-    machine = Machine(parts)
+    return _decide_again(Machine(parts), steps)
+
+
+def replay_extended(log: Sequence[Step], build: Callable[[StudySpec], Parts]) -> Difference | None:
+    """Decide the log of an extended study again, each piece with the spec of its time.
+
+    The steps before a piece are folded with its spec, as its driver did, and not compared.
+    """
+    for spec, before, steps in split_log(log):
+        machine = Machine(build(spec))
+        for step in before:
+            machine.fold(step)
+        difference = _decide_again(machine, steps)
+        if difference is not None:
+            return difference
+    return None
+
+
+def _decide_again(machine: Machine, steps: Iterable[Step]) -> Difference | None:
     same_logic = True
     for step in steps:
-        if isinstance(step.event, Opened):
+        if isinstance(step.event, Opened | Extended):
             same_logic = step.event.logic == LOGIC
         decisions = machine.handle(step.event).decisions
         if decisions == step.decisions:

@@ -77,6 +77,13 @@ class RecordedNeeds:
         return self._widths.get(config_key(config), ())
 
 
+def extend_needs(needs: tuple[StageWidth, ...], epochs: int) -> tuple[StageWidth, ...]:
+    """Return the widths of a trial's stages up to this last epoch: the last one holds on."""
+    if not needs or needs[-1][0] >= epochs:
+        return needs
+    return (*needs[:-1], (epochs, needs[-1][1]))
+
+
 def find_stage_end(trial: TrialState, start: int) -> int:
     """Return the last epoch of the stage that starts here."""
     return next((until for until, _ in trial.needs if until > start), trial.spec.epochs)
@@ -115,8 +122,9 @@ def explain_unmet_needs(trial: TrialState, capacity: int) -> str | None:
     start = 0
     for until, least in trial.needs:
         if until > trial.epoch and least > capacity > 0:
+            verb = "is" if capacity == 1 else "are"
             return (
-                f"it needs {least:g} slots from epoch {start + 1} on, and there are "
+                f"it needs {least:g} slots from epoch {start + 1} on, and there {verb} "
                 f"{capacity}: give the study more, or needs that ask for fewer"
             )
         start = until

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from paceline.core import decisions as d
 from paceline.core.errors import SpecError
+from paceline.core.text import format_count
 from paceline.machine.assignment import plan_stage
 from paceline.machine.checkpoint_gc import may_get_trials
 from paceline.machine.requirements import explain_unmet_needs, find_least_width
@@ -119,9 +120,11 @@ class Scheduler:
         """
         state = self._state
         slots = state.slots
-        launched, pick = bool(state.moving) and self._launch_moved(), None
-        # No other trial starts meanwhile: the moved one might wait for its slots for ever.
-        held = bool(state.moving) and any(number in state.ready for number in state.moving)
+        launched, held, pick = False, False, None
+        if state.moving:
+            launched = self._launch_moved()
+            # No other trial starts meanwhile: the moved one might wait for its slots for ever.
+            held = any(number in state.ready for number in state.moving)
         while not (held or state.end) and (slots.idle or slots.partial or state.elastic):
             group, pick = self._ask_policies()
             room = slots.idle or slots.partial
@@ -199,7 +202,9 @@ class Scheduler:
     def _start(self, group: GroupState, pick: Pick) -> bool:
         """Carry a pick out. False: nothing more fits now."""
         state, decider = self._state, self._decider
-        until = min(pick.until, state.spec.epochs)
+        until, epochs = pick.until, state.spec.epochs
+        if until > epochs:
+            until = epochs
         if pick.trial is None:
             config = self._take_config(group)
             if config is None:
@@ -242,23 +247,25 @@ class Scheduler:
         if not wanted:
             widths = self._allocator.place(_Demands(state, trial, coming=state.new), state)
             wanted = widths.get(trial.id, 1.0)
-        width = _round_width(max(wanted, least), state)
+        width = _round_width(least if least > wanted else wanted, state)
         if width > 1.0:
             width = float(max(min(int(width), len(state.slots.idle)), int(least), 1))
         stage = plan_stage(trial)
-        near = "" if stage.source is None else state.checkpoints.nodes.get(stage.source, "")
-        slots = state.slots.find(width, near if state.slots.nodes else "")
+        near = ""
+        if state.slots.nodes and stage.source is not None:
+            near = state.checkpoints.nodes.get(stage.source, "")
+        slots = state.slots.find(width, near)
         if slots is None:
             return False
-        start, source, (lead, goal, save_at) = stage
+        order = stage.order
         self._decider.decide(
             d.Launch(
                 attempt=state.launches,
-                trial=lead.id,
-                start=start,
-                source=source,
-                goal=goal,
-                save_at=save_at,
+                trial=order.trial.id,
+                start=stage.start,
+                source=stage.source,
+                goal=order.goal,
+                save_at=order.save_at,
                 slots=slots,
                 width=width,
                 why=why,
@@ -331,8 +338,13 @@ class Scheduler:
     def _explain_quiet(self, group: GroupState) -> tuple[d.EndCause, str]:
         """Return the cause and the reason that end a study in which nothing is left to run."""
         trouble, opened = self._state.pending.trouble.get(group.index), len(group.trials)
+        name = group.spec.policy.name
+        if not trouble and not group.live:
+            trials = format_count(opened, "trial was", "trials were")
+            return d.EndCause.QUIET, f"nothing is left to run: {trials} opened"
         if not trouble:
-            return d.EndCause.QUIET, f"nothing is left to run: {opened} trials were opened"
+            left = f"of {opened} trials {group.live} stay paused"
+            return d.EndCause.QUIET, f"nothing is left that policy {name} would train: {left}"
         # With reports there is a result; without any, the study has failed.
         cause = d.EndCause.QUIET if group.reports else d.EndCause.FAILED
         return cause, f"no more trials after {opened}: {trouble}"
@@ -421,7 +433,9 @@ def _round_width(width: float, state: StudyState) -> float:
         raise SpecError(
             f"allocator {state.spec.allocator} gave width {width}: must be positive and finite."
         )
-    if width >= 1.0:
+    if width == 1.0:
+        return 1.0  # by far the most common
+    if width > 1.0:
         return float(min(int(width), max(1, state.capacity)))
     return 1.0 / round(1.0 / width)
 

@@ -58,6 +58,8 @@ class Slots:
 
     def find(self, width: float, near: str = "") -> tuple[SlotId, ...] | None:
         """Return slots for an attempt of this width, if possible on this node; None: none fit."""
+        if width == 1.0 and not near:  # by far the most common
+            return (self.idle[0],) if self.idle else None
         if width < 1.0:
             for slot in [*self._on(near, self.partial), *self.partial]:
                 if self.held[slot] + width <= 1.0 + _TOLERANCE:
@@ -76,7 +78,7 @@ class Slots:
 
     def take(self, slots: Sequence[SlotId], width: float) -> None:
         """Hold these slots: each as a whole, or a share of the only one."""
-        share = min(width, 1.0)
+        share = width if width < 1.0 else 1.0
         for slot in slots:
             before = self.held.get(slot, 0.0)
             self.held[slot] = before + share
@@ -89,7 +91,7 @@ class Slots:
 
     def release(self, slots: Sequence[SlotId], width: float) -> None:
         """Release these slots."""
-        share = min(width, 1.0)
+        share = width if width < 1.0 else 1.0
         for slot in slots:
             left = self.held[slot] - share
             usable = slot in self.present and slot not in self.retiring

@@ -15,9 +15,14 @@ from paceline.core.errors import LogError
 from paceline.core.values import NO_LOSS, Status, TrialId
 from paceline.machine.assignment import Assignment
 from paceline.machine.checkpoints import CheckpointIndex, CheckpointRecord
+from paceline.machine.failures import DETERMINISTIC, Failure, make_failure
 from paceline.machine.groups import Groups, GroupState
 from paceline.machine.pending import PendingRequests
-from paceline.machine.requirements import explain_unmet_needs, is_ending_for_width
+from paceline.machine.requirements import (
+    explain_unmet_needs,
+    extend_needs,
+    is_ending_for_width,
+)
 from paceline.machine.reuse import ReusedPrefixes
 from paceline.machine.slots import Slots
 from paceline.machine.timing import EpochTimes
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from paceline.core.decisions import Entry
-    from paceline.core.values import Config
+    from paceline.core.values import Config, Value
     from paceline.machine.checkpoints import CheckpointName
 
 
@@ -65,11 +70,15 @@ class StudyState(GroupState):
         self.subject: TrialState | None = None
         self.pending = PendingRequests()
         self.inbox = 0
+        # The options that a command asks to extend the study by; None: it is extended, or none did.
+        self.wanted_options: dict[str, Value] | None = None
         self.deadline_s: float | None = None
         self.end: d.End | None = None
         # Epochs trained again with another loss; reports that came late, twice or out of order.
         self.mismatches = 0
         self.strays = 0
+        # How often each error that a retry cannot avoid has come, by its class and place.
+        self.errors: dict[tuple[str, str], int] = {}
         # The smallest width whose memory suffices for every trial that was measured.
         self.least_width = 0.0
         self.checkpoints = CheckpointIndex()
@@ -85,6 +94,8 @@ class StudyState(GroupState):
         # The studies that are run as one; None: this study runs alone.
         self.together: Groups | None = None
         self._sign, self._metric = 1.0, ""
+        # The last epoch of a trial under each spec that the study has had; the first is in force.
+        self._last_epochs: list[int] = []
 
     @property
     def groups(self) -> Sequence[GroupState]:
@@ -147,6 +158,7 @@ class StudyState(GroupState):
         if self.number:
             raise LogError("the log contains a second Opened: only its first entry may be one.")
         self.spec = event.spec
+        self._last_epochs = [spec.epochs for spec in (*event.earlier, event.spec)]
         self.tree = Tree(event.spec.epochs)
         self.deadline_s = event.spec.budget.deadline_s
         self._sign = event.spec.sign
@@ -163,6 +175,20 @@ class StudyState(GroupState):
             self.deadline_s = event.deadline_s
         self.checkpoints.recheck_all()
 
+    def _extended(self, event: e.Extended) -> None:
+        if event.spec != self.spec:
+            raise LogError("the log of an extended study must be read with its newest spec.")
+        self._tick(event.at)
+        self._last_epochs = self._last_epochs[1:] or self._last_epochs
+        limit = event.spec.budget.deadline_s
+        self.deadline_s = limit if event.deadline_s is None else event.deadline_s
+        self.end = None
+        self.closed = False
+        self.idle_opens = 0
+        self.wanted_options = None
+        self.pending.forget_limits()
+        self.checkpoints.recheck_all()
+
     def _tick(self, at: float) -> None:
         if at > self.now:
             self.now = at
@@ -175,30 +201,30 @@ class StudyState(GroupState):
         if attempt is None or epoch != attempt.epoch + 1 or self.end is not None:
             self.strays += 1
             return
-        leaf = attempt.trial.leaf
+        lead = attempt.trial
+        leaf = lead.leaf
         if epoch > leaf.end or (attempt.path_changes and attempt.has_strayed(epoch, event.version)):
             self.strays += 1
             return
         attempt.epoch = epoch
-        if event.memory and not attempt.trial.needs:
-            self.least_width = max(self.least_width, attempt.trial.record_memory(event.memory))
+        if event.memory and not lead.needs:
+            self.least_width = max(self.least_width, lead.record_memory(event.memory))
         self.epochs_trained += 1
         if self.elastic:
             self.epoch_times.record_epoch(
                 attempt, event, self.slots.share(attempt.slots, attempt.width)
             )
         node = leaf if epoch > leaf.start else find_node(leaf, epoch)
-        value = event.metrics.get(self._metric)
+        metrics = event.metrics
+        value = metrics.get(self._metric)
         # As `to_loss`, in place: this runs once for every report.
         loss = self._sign * value if value is not None and isfinite(value) else NO_LOSS
         at = epoch - node.start - 1
         if at == len(node.losses):
-            node.add_report(loss, event.seconds, event.metrics)
+            node.add_report(loss, event.seconds, metrics)
             wanted = node.wanted_by
-            if len(wanted) != 1:
+            if wanted != (lead,) or lead.epoch != epoch - 1 or lead.goal < epoch:
                 wanted = tuple(t for t in wanted if t.epoch == epoch - 1 and t.goal >= epoch)
-            elif wanted[0].epoch != epoch - 1 or wanted[0].goal < epoch:
-                wanted = ()
             for trial in wanted:
                 self._deliver(trial, epoch, loss)
             self.delivered = wanted
@@ -207,6 +233,21 @@ class StudyState(GroupState):
             self.mismatches += node.losses[at] != loss
         if self.assignment.has_branches or leaf.parent is not None:
             self.assignment.record_epoch(attempt, node, event)
+        if event.last:
+            attempt.goal = epoch  # it ends by itself now
+            self._finish_members(attempt)
+
+    def _suggested(self, event: e.Suggested) -> None:
+        self._tick(event.at)
+        if event.attempt in self.attempts:
+            trial = self.trials[event.trial]
+            trial.config, trial.domains = event.params, event.domains
+
+    def _annotated(self, event: e.Annotated) -> None:
+        self._tick(event.at)
+        if event.attempt in self.attempts:
+            trial = self.trials[event.trial]
+            trial.attrs = {**trial.attrs, **event.attrs}
 
     def _deliver(self, trial: TrialState, epoch: int, loss: float) -> None:
         self.reports += 1
@@ -268,23 +309,33 @@ class StudyState(GroupState):
         self.epoch_times.forget_attempt(attempt.id)
         self.slot_time.end(attempt.width, attempt.launched_at, self.now)
         self.subject = attempt.trial
-        if event.cause is e.Cause.FAILED:
-            attempt.trial.failures += 1
+        reached_goal = event.cause is e.Cause.GOAL  # by far the most common cause
+        if reached_goal:
+            pass
+        elif event.cause is e.Cause.FAILED:
+            self._record_failure(attempt.trial, event)
         elif event.cause is e.Cause.CROWDED:
             attempt.trial.record_memory(1.0)
-        elif event.cause is e.Cause.FINISHED:
-            lead = attempt.trial
-            for trial in {lead.id: lead, **{other.id: other for other in attempt.members}}.values():
-                if trial.alive and last_shared_epoch(trial.leaf, lead.leaf) > attempt.epoch:
-                    self._end_trial(trial, Status.FINISHED)
+        elif event.cause is e.Cause.FINISHED and attempt.epoch < attempt.last_epoch:
+            self._finish_members(attempt)
         self.assignment.release(attempt)
-        if (
-            event.cause is e.Cause.GOAL
-            and is_ending_for_width(attempt)
-            and not attempt.trial.attempt
-        ):
+        if reached_goal and is_ending_for_width(attempt) and not attempt.trial.attempt:
             self.moving[attempt.trial.id] = 0.0  # as wide as the allocator says
             self.epoch_times.forget_trial(attempt.trial.id)
+
+    def _record_failure(self, trial: TrialState, event: e.Ended) -> None:
+        trial.failures += 1
+        trial.failure = make_failure(trial.id, event)
+        if event.error in DETERMINISTIC and event.place:
+            kind = trial.failure.kind
+            self.errors[kind] = self.errors.get(kind, 0) + 1
+
+    def _finish_members(self, attempt: AttemptState) -> None:
+        """End the trials whose next epoch this attempt would have trained: there is none."""
+        lead = attempt.trial
+        for trial in {lead.id: lead, **{other.id: other for other in attempt.members}}.values():
+            if trial.alive and last_shared_epoch(trial.leaf, lead.leaf) > attempt.epoch:
+                self._end_trial(trial, Status.FINISHED)
 
     def _forecasted(self, event: e.Forecasted) -> None:
         self._tick(event.at)
@@ -311,6 +362,8 @@ class StudyState(GroupState):
 
     def _commanded(self, event: e.Commanded) -> None:
         self._tick(event.at)
+        if event.number > self.inbox and isinstance(event.command, e.ExtendStudy):
+            self.wanted_options = {**(self.wanted_options or {}), **event.command.options}
         self.inbox = max(self.inbox, event.number)
 
     def _adopted(self, event: e.Adopted) -> None:
@@ -328,7 +381,7 @@ class StudyState(GroupState):
         leaf = self.tree.insert_alone() if path is None else self.tree.insert(path)
         trial = TrialState(decision.trial, decision.config, leaf, spec)
         trial.opened_at, trial.goal = self.now, decision.until
-        trial.source, trial.needs = decision.source, decision.needs
+        trial.source, trial.needs = decision.source, extend_needs(decision.needs, spec.epochs)
         trial.group = decision.group
         self.trials.append(trial)
         self.live += 1
@@ -350,6 +403,12 @@ class StudyState(GroupState):
         trial = self.trials[decision.trial]
         self.assignment.withdraw(trial)
         trial.goal = trial.epoch
+
+    def _fail(self, decision: d.Fail) -> None:
+        trial = self.trials[decision.trial]
+        if trial.failure is None:
+            trial.failure = Failure(trial.id, None, "", "", decision.why)
+        self._end_trial(trial, Status.FAILED)
 
     def _end_trial(self, trial: TrialState, how: Status) -> None:
         self.assignment.withdraw(trial)
@@ -379,8 +438,10 @@ class StudyState(GroupState):
             raise LogError(f"attempt {decision.attempt} was launched out of order.")
         self.launches += 1
         self.moving.pop(decision.trial, None)
-        attempt = AttemptState.from_launch(decision, self.trials[decision.trial], self.now)
+        attempt = AttemptState(decision, self.trials[decision.trial], self.now)
+        attempt.last_epoch = self._last_epochs[0]
         self.attempts[attempt.id] = attempt
+        attempt.trial.last_attempt = attempt.id
         self.slots.take(decision.slots, decision.width)
         self.slot_time.start(decision.width, self.now)
         self.assignment.start(attempt)
@@ -435,7 +496,10 @@ def _nothing(state: StudyState, decision: d.AnyDecision) -> None:
 _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     e.Opened: StudyState._opened,
     e.Resumed: StudyState._resumed,
+    e.Extended: StudyState._extended,
     e.Reported: StudyState._reported,
+    e.Suggested: StudyState._suggested,
+    e.Annotated: StudyState._annotated,
     e.Saved: StudyState._saved,
     e.Missed: StudyState._missed,
     e.Spoiled: StudyState._spoiled,
@@ -453,7 +517,7 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     d.Pause: _nothing,  # the trial is at its goal; the log keeps the reason
     d.Cut: StudyState._cut,
     d.Stop: lambda state, stop: state._end_trial(state.trials[stop.trial], Status.STOPPED),
-    d.Fail: lambda state, fail: state._end_trial(state.trials[fail.trial], Status.FAILED),
+    d.Fail: StudyState._fail,
     d.Credit: StudyState._credit,
     d.Close: StudyState._close,
     d.Launch: StudyState._launch,

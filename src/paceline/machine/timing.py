@@ -108,7 +108,7 @@ class EpochTimes:
 
     def record_save(self, seconds: float) -> None:
         """Record the duration of a save."""
-        self._saves.add(max(seconds, 0.0))
+        self._saves.add(0.0 if seconds < 0.0 else seconds)
 
     def forget_attempt(self, attempt: AttemptId) -> None:
         """Forget an attempt that has ended."""

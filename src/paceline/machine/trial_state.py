@@ -10,18 +10,22 @@ from collections.abc import Sequence
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, TypeAlias, overload
 
-from paceline.core.values import NO_LOSS, Config, SlotId, Status, StudySpec, TrialId
+from paceline.core.values import NO_LOSS, Config, Status, StudySpec, TrialId
 from paceline.plan.tree import Node, find_node, path_to_root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from paceline.core.decisions import Launch, StageWidth
+    from paceline.core.domains import Domain
     from paceline.core.forecast_quantiles import Forecast
     from paceline.core.values import AttemptId
+    from paceline.machine.failures import Failure
 
 Leaf: TypeAlias = "Node[TrialState, AttemptState]"
 
+# Shared by all trials without domains or attributes; replaced, never changed.
+_NOTHING: Config = {}
 # The first epoch may not have used all the memory that training needs.
 _HEADROOM = 1.1
 
@@ -31,11 +35,14 @@ class TrialState:
 
     __slots__ = (
         "attempt",
+        "attrs",
         "best_epoch",
         "best_loss",
         "config",
+        "domains",
         "ended",
         "epoch",
+        "failure",
         "failures",
         "forecast",
         "forecast_epoch",
@@ -43,6 +50,7 @@ class TrialState:
         "goal",
         "group",
         "id",
+        "last_attempt",
         "leaf",
         "least_width",
         "loss",
@@ -58,6 +66,10 @@ class TrialState:
         self.leaf = leaf
         self.spec = spec
         self.opened_at = 0.0
+        # The domains of the hyperparameters that its function asked for while it ran.
+        self.domains: Mapping[str, Domain] = _NOTHING
+        # The values that its function attached to it.
+        self.attrs: Config = _NOTHING
         # The trial it was forked from.
         self.source: TrialId | None = None
         # Its study, by index, if several are run as one.
@@ -72,6 +84,10 @@ class TrialState:
         self.best_loss = NO_LOSS
         self.best_epoch = 0
         self.failures = 0
+        # Why it failed last, also if a later attempt went well; None: it never failed.
+        self.failure: Failure | None = None
+        # The attempt that was launched for it last; None: others have trained all its epochs.
+        self.last_attempt: AttemptId | None = None
         # The smallest width whose memory suffices; 0 if never measured.
         self.least_width = 0.0
         # How it ended for good; None: it is alive.
@@ -144,6 +160,7 @@ class AttemptState:
         "goal",
         "id",
         "is_halting",
+        "last_epoch",
         "launched_at",
         "members",
         "must_yield",
@@ -157,41 +174,31 @@ class AttemptState:
         "width",
     )
 
-    def __init__(self, number: AttemptId, trial: TrialState, start: int) -> None:
-        self.id = number
+    def __init__(self, launch: Launch, trial: TrialState, now: float) -> None:
+        self.id = launch.attempt
         # The trial whose path it follows.
         self.trial = trial
-        self.start = start
+        self.start = start = launch.start
         # The attempt that saved the checkpoint it started from.
-        self.source: AttemptId | None = None
+        self.source = launch.source
         # The last epoch it has reported.
         self.epoch = start
-        self.goal = start
-        self.save_at: tuple[int, ...] = ()
+        self.goal = launch.goal
+        self.save_at = launch.save_at
         self.version = 0
         # (version of the order, epoch after which the paths part) for each change of its path.
         self.path_changes: tuple[tuple[int, int], ...] = ()
-        self.slots: tuple[SlotId, ...] = ()
-        self.width = 0.0
-        self.launched_at = 0.0
+        self.slots = launch.slots
+        self.width = launch.width
+        self.launched_at = now
+        # The study's last epoch when it was launched: its process trains no further.
+        self.last_epoch = 0
         # The trials it trains for; empty once all are at their goals.
         self.members: tuple[TrialState, ...] = ()
         # It was told to end at once: no trial may join it any more.
         self.is_halting = False
         # It must save and end after this epoch, because its slots or its width change.
         self.must_yield = False
-
-    @classmethod
-    def from_launch(cls, decision: Launch, trial: TrialState, now: float) -> AttemptState:
-        """Return the attempt that this decision starts."""
-        attempt = cls(decision.attempt, trial, decision.start)
-        attempt.source = decision.source
-        attempt.goal = decision.goal
-        attempt.save_at = decision.save_at
-        attempt.slots = decision.slots
-        attempt.width = decision.width
-        attempt.launched_at = now
-        return attempt
 
     @property
     def saves_here(self) -> bool:

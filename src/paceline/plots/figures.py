@@ -12,6 +12,7 @@ from paceline.analysis.timeline import build_timeline
 from paceline.core.errors import make_unknown_error
 from paceline.plots.config_figures import draw_configs, draw_epochs_per_trial, draw_time_per_trial
 from paceline.plots.curve_figures import draw_best_over_time, draw_learning_curves
+from paceline.plots.notebook_figure import NotebookFigure
 from paceline.plots.slot_figures import draw_attempts, draw_slots
 from paceline.plots.tree_figure import draw_tree
 
@@ -41,4 +42,4 @@ def draw_figure(steps: Iterable[Step], name: str) -> go.Figure:
     draw = FIGURES.get(name)
     if draw is None:
         raise make_unknown_error("figure", name, FIGURES)
-    return draw(build_timeline(steps))
+    return NotebookFigure(draw(build_timeline(steps)))

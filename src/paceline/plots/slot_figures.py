@@ -38,6 +38,7 @@ MOST_BARS = 1200
 _CAUSES = {
     Cause.GOAL: "reached its goal",
     Cause.FINISHED: "the training function returned",
+    Cause.PRUNED: "the training function raised TrialPruned",
     Cause.HALTED: "was halted",
     Cause.FAILED: "failed",
     Cause.LOST: "was lost",

@@ -6,7 +6,9 @@ goes to the best such trial of the highest rung that has one; if there is none, 
 Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020. Different from the
 paper: (1) a trial that would be promoted at once trains on in its own process, without a pause;
 (2) `drain`: when no new trials will come, a free slot continues the best paused trial of the
-highest rung instead of staying idle; (3) trials with the same settings up to the next rung are one
+highest rung instead of staying idle; by default where a deadline, a target or the slot time ends
+the study, and otherwise only the best trial of the highest rung trains to its last epoch, if no
+trial has got there; (3) trials with the same settings up to the next rung are one
 candidate: one score, one of the n // eta, promoted together at the cost of one; trials that differ
 before the next rung are separate candidates, even with equal scores; (4) if fewer than eta
 candidates represent eta or more trials and nothing else is left to run, the best candidate is
@@ -21,7 +23,8 @@ from paceline.core.base_part import BasePart
 from paceline.core.decisions import Go, Pause
 from paceline.core.events import Opened
 from paceline.core.ports import Pick
-from paceline.core.values import NO_LOSS
+from paceline.core.values import NO_LOSS, Status
+from paceline.policies.budget_rules import may_drain
 from paceline.policies.rungs import Rung, choose_first_rung, compute_milestones
 
 if TYPE_CHECKING:
@@ -36,11 +39,16 @@ if TYPE_CHECKING:
 class Asha(BasePart):
     """Promotes the best 1/eta of each rung as soon as they are known."""
 
-    def __init__(self, *, eta: int = 3, first: int | None = None, drain: bool = True) -> None:
+    def __init__(
+        self, *, eta: int = 3, first: int | None = None, drain: bool | None = None
+    ) -> None:
         self._eta = eta
         # None: one percent of the epochs, at least one.
         self._first = first
+        # None: by the study's budget.
         self._drain = drain
+        # Whether a trial with a number has finished.
+        self._finished = False
         self._levels: list[int] = compute_milestones(1 if first is None else first, eta, 1)
         self._rungs: dict[int, Rung] = {}
         self._after: dict[int, int] = {}
@@ -58,7 +66,7 @@ class Asha(BasePart):
         elif type(entry) is Go:
             rung = self._rungs.get(study.trials[entry.trial].epoch)
             if rung is not None:
-                if self._share and not self._drain and not rung.quota:
+                if self._share and not rung.quota and not may_drain(self._drain, study):
                     rung.allow_one()  # trials of the same candidate follow
                 rung.remove(entry.trial)
         elif type(entry) is Opened:
@@ -67,21 +75,30 @@ class Asha(BasePart):
             rung = self._rungs.get(trial.epoch)
             if rung is not None:
                 rung.remove(trial.id)
+            if trial.status is Status.FINISHED and trial.loss < NO_LOSS:
+                self._finished = True
 
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
         rung = self._rungs.get(trial.epoch)
         if rung is None or trial.epoch < trial.goal or not trial.alive:
             return ()
         # The trial that the freed slot would go to trains on in its own process, without a pause.
-        pick = self._pick_paused(study)
+        pick = self._pick_paused(study, running=study.running - 1)
         if pick is not None and pick.trial == trial.id:
             return (Go(trial=trial.id, until=pick.until, why=pick.why),)
         return (Pause(trial=trial.id, why=self._explain_pause(trial, rung, study.spec)),)
 
+    def readmit(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        if trial.goal in self._levels:
+            return ()  # it is at a rung, or on its way to one
+        after = next(level for level in self._levels if level > trial.goal)
+        why = f"the study was extended: the rung after epoch {trial.goal} is at epoch {after}"
+        return (Go(trial=trial.id, until=after, why=why),)
+
     def next(self, study: StudyView) -> Pick | None:
         for ready in study.ready:
             return Pick(ready, 0, "it was interrupted before its rung")
-        pick = self._pick_paused(study)
+        pick = self._pick_paused(study, running=study.running)
         if pick is None and study.new:
             first = self._levels[0]
             return Pick(None, first, "a slot is free and no rung has a trial to promote")
@@ -98,8 +115,10 @@ class Asha(BasePart):
         self._after = dict(zip(self._levels, self._levels[1:], strict=False))
         self._highest_first = list(reversed(self._rungs.values()))
         self._share = spec.share
+        self._finished = False
 
-    def _pick_paused(self, study: StudyView) -> Pick | None:
+    def _pick_paused(self, study: StudyView, running: int) -> Pick | None:
+        """Pick a paused trial; `running` attempts train for other trials."""
         for rung in self._highest_first:
             trial = rung.best_promotable
             if trial is not None:
@@ -107,12 +126,17 @@ class Asha(BasePart):
                 return Pick(trial, self._after[rung.level], why)
         if not study.closed:
             return None
-        return self._pick_to_drain() if self._drain else self._pick_undecided(study)
-
-    def _pick_undecided(self, study: StudyView) -> Pick | None:
-        """Pick the best of the highest rung when few candidates represent eta or more trials."""
-        if study.running:
+        if may_drain(self._drain, study):
+            return self._pick_to_drain()
+        if running > 0 or study.ready:
             return None
+        pick = None if study.running else self._pick_undecided()
+        if pick is not None or self._drain is not None or self._finished:
+            return pick
+        return self._pick_to_finish()
+
+    def _pick_undecided(self) -> Pick | None:
+        """Pick the best of the highest rung when few candidates represent eta or more trials."""
         reached = next((rung for rung in self._highest_first if rung.count), None)
         if reached is None or reached.quota or reached.trials < self._eta:
             return None
@@ -123,9 +147,21 @@ class Asha(BasePart):
         why = f"only {few} and nothing else is left to do: it is the best at epoch {reached.level}"
         return Pick(trial, self._after[reached.level], why)
 
+    def _pick_to_finish(self) -> Pick | None:
+        """Pick the best of the highest rung, so that one trial reaches the last epoch."""
+        for rung in self._highest_first:
+            loss, trial = rung.best_paused or (NO_LOSS, -1)
+            if loss < NO_LOSS:
+                why = (
+                    f"no trial is promoted and none has finished: it is the best at epoch "
+                    f"{rung.level}"
+                )
+                return Pick(trial, self._after[rung.level], why)
+        return None
+
     def _pick_to_drain(self) -> Pick | None:
         without_loss = None
-        for rung in self._highest_first:
+        for rung in reversed(self._rungs.values()):
             best = rung.best_paused
             if best is None:
                 continue

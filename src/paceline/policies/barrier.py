@@ -73,6 +73,14 @@ class Barrier(BasePart):
             return ()
         return (Pause(trial=trial.id, why=f"it waits for the others at epoch {trial.epoch}"),)
 
+    def readmit(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        on_its_way = trial.epoch < trial.goal and trial.goal % self._every == 0
+        if on_its_way or trial.id in self._paused:
+            return ()
+        until = min((trial.goal // self._every + 1) * self._every, study.spec.epochs)
+        why = f"the study was extended: the barrier after epoch {trial.goal} is at epoch {until}"
+        return (Go(trial=trial.id, until=until, why=why),)
+
     def next(self, study: StudyView) -> Pick | None:
         for ready in study.ready:
             return Pick(ready, 0, "it was interrupted before its barrier")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paceline.core.decisions import AskForecast, Close, End, Stop, WakeAt
+from paceline.core.ports import train_to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +45,12 @@ class AnyOf:
         if any(isinstance(verdict, Stop) and verdict.trial == trial.id for verdict in shared):
             return shared
         return [*shared, *self._first.judge(trial, study)]
+
+    def readmit(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        verdicts: Sequence[Verdict] = getattr(self._first, "readmit", train_to_the_end)(
+            trial, study
+        )
+        return verdicts
 
     def next(self, study: StudyView) -> Pick | None:
         return self._first.next(study)

@@ -24,10 +24,11 @@ from paceline.core.base_part import BasePart
 from paceline.core.decisions import AskForecast, Close, Cut, Go, Pause
 from paceline.core.errors import SpecError
 from paceline.core.events import Forecasted, Opened
-from paceline.core.ports import Pick
+from paceline.core.ports import Pick, train_to_the_end
 from paceline.core.text import format_metric
 from paceline.core.values import NO_LOSS
-from paceline.policies.quantiles import EpochQuantiles, RunningQuantile
+from paceline.policies.budget_rules import DeadlineAdmission, may_drain
+from paceline.policies.quantiles import EpochQuantiles
 from paceline.policies.rungs import choose_first_rung, compute_milestones
 
 if TYPE_CHECKING:
@@ -76,9 +77,7 @@ class HyperSched(BasePart):
         # By paused trial its rung, and by rung a heap of (loss, trial).
         self._paused: dict[TrialId, int] = {}
         self._queues: dict[int, list[tuple[float, TrialId]]] = {}
-        self._longest = 0.0
-        self._totals: dict[TrialId, float] = {}
-        self._epoch_s = RunningQuantile(0.5)
+        self._admission = DeadlineAdmission(eta)
         self._chances: dict[TrialId, float] = {}
         self._firsts: deque[float] = deque(maxlen=_RECENT)
 
@@ -96,15 +95,13 @@ class HyperSched(BasePart):
         for trial in study.delivered:
             self._record(trial, study)
         for trial in study.departed:
-            for known in (self._scores, self._cutoffs, self._paused, self._totals, self._chances):
+            for known in (self._scores, self._cutoffs, self._paused, self._chances):
                 known.pop(trial.id, None)
+            self._admission.forget(trial.id)
             self._drop_stale()
 
     def _record(self, trial: TrialView, study: StudyView) -> None:
-        seconds = trial.seconds[-1]
-        self._epoch_s.add(seconds)
-        total = self._totals[trial.id] = self._totals.get(trial.id, 0.0) + seconds
-        self._longest = max(self._longest, total)
+        self._admission.record(trial)
         if trial.epoch in self._levels:
             origin = trial.origin(trial.epoch) if study.spec.share else None
             before = self._quantiles.record(trial.epoch, trial.loss, origin)
@@ -188,34 +185,32 @@ class HyperSched(BasePart):
 
     def _may_drain(self, study: StudyView) -> bool:
         """Return whether a paused trial may have a slot that no other can use."""
-        if not study.closed or self._drain is not None:
-            return study.closed and bool(self._drain)
-        return study.spec.span == 1 or study.running == 0
+        if not study.closed or not may_drain(self._drain, study):
+            return False
+        return self._drain is not None or study.spec.span == 1 or study.running == 0
 
     def _last_reachable_epoch(self, epoch: int, study: StudyView) -> int:
         """Return the last epoch that a trial at this epoch can reach by the deadline."""
         epochs = study.spec.epochs
-        if study.deadline_s is None or not self._epoch_s.value:
+        epoch_s = self._admission.epoch_s
+        if study.deadline_s is None or not epoch_s:
             return epochs
-        return min(epochs, epoch + int((study.deadline_s - study.now) / self._epoch_s.value))
+        return min(epochs, epoch + int((study.deadline_s - study.now) / epoch_s))
 
     def _explain_refusal(self, study: StudyView) -> str:
         """Return why no new trial should start; empty if one may."""
-        if study.deadline_s is None or not self._epoch_s.count:
-            return ""
-        left = study.deadline_s - study.now
         trusted = not study.calibration.distrust
         if self._chance is not None and len(self._firsts) == _RECENT and trusted:
             mean = sum(self._firsts) / _RECENT
-            if mean < self._chance:
+            if mean < self._chance and study.deadline_s is not None:
                 return (
                     f"a new trial's chance to beat the best by the deadline is {mean:.1%}, by the "
                     f"last {_RECENT}: below {self._chance:.0%}"
                 )
-        fair = min(self._longest * self._eta, study.spec.epochs * self._epoch_s.value)
-        if left >= fair:
-            return ""
-        return f"{left:.4g} s are left, and a new trial would need {fair:.4g} s to matter"
+        return self._admission.explain_refusal(study)
+
+    def readmit(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        return () if trial.id in self._paused else train_to_the_end(trial, study)
 
     def next(self, study: StudyView) -> Pick | None:
         for ready in study.ready:

@@ -43,8 +43,10 @@ _WITHIN = 0.9
 class Pasha(Asha):
     """Adds a rung while the ranking is unsettled."""
 
-    def __init__(self, *, eta: int = 3, first: int | None = None) -> None:
-        super().__init__(eta=eta, first=first, drain=False)
+    def __init__(
+        self, *, eta: int = 3, first: int | None = None, drain: bool | None = None
+    ) -> None:
+        super().__init__(eta=eta, first=first, drain=drain)
         # The index of the highest rung in use, and the curves of the best trials there, best first.
         self._top = 0
         self._best: list[Losses] = []
@@ -65,6 +67,9 @@ class Pasha(Asha):
             return None
         why = f"no new trials come, none is promoted, and it is the best, at epoch {best.epoch}"
         return Pick(best.id, self._after[best.epoch], why)
+
+    def _pick_to_finish(self) -> Pick | None:
+        return None  # `next` continues the best trial instead, finished ones or not
 
     def _set_up(self, spec: StudySpec) -> None:
         super()._set_up(spec)

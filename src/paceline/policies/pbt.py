@@ -259,6 +259,9 @@ class Pbt(BasePart):
         why = f"it is not among the worst at epoch {trial.epoch}"
         return Go(trial=trial.id, until=until, save=True, why=why)
 
+    def readmit(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        return ()  # `next` continues every member, the one furthest behind first
+
     def next(self, study: StudyView) -> Pick | None:
         if study.new:
             return Pick(None, self._next_goal(0, study), "the population is not complete")

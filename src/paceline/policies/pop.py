@@ -202,6 +202,14 @@ class Pop(BasePart):
     def _is_slot_wanted(self, study: StudyView) -> bool:
         return not study.closed or bool(self._queue) or bool(study.ready)
 
+    def readmit(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        on_its_way = trial.epoch < trial.goal and trial.goal % self._boundary == 0
+        if on_its_way or trial.id in self._queue:
+            return ()
+        until = self._get_next_boundary(trial.goal, study)
+        why = f"the study was extended: the boundary after epoch {trial.goal} is at epoch {until}"
+        return (Go(trial=trial.id, until=until, why=why),)
+
     def next(self, study: StudyView) -> Pick | None:
         for ready in study.ready:
             return Pick(ready, 0, "it was interrupted")

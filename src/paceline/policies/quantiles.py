@@ -10,6 +10,7 @@ from heapq import heappush, heappushpop
 from math import inf
 
 from paceline.core.errors import SpecError
+from paceline.core.values import OPEN_ENDED
 
 
 class RunningQuantile:
@@ -77,5 +78,8 @@ def check_positive(label: str, given: int | None) -> None:
 
 
 def choose_boundary(given: int | None, epochs: int) -> int:
-    """Return the epochs between two checks: as given, or a tenth of all, at least one."""
-    return given or max(1, epochs // 10)
+    """Return the epochs between two checks: as given, or a tenth of all, at least one.
+
+    It is one where only the training function knows the last epoch.
+    """
+    return given or (1 if epochs >= OPEN_ENDED else max(1, epochs // 10))

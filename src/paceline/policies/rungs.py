@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from paceline.core.errors import SpecError
-from paceline.core.values import NO_LOSS
+from paceline.core.values import NO_LOSS, OPEN_ENDED
 
 if TYPE_CHECKING:
     from paceline.core.values import TrialId
@@ -31,8 +31,13 @@ def compute_milestones(first: int, eta: int, epochs: int) -> list[int]:
 
 
 def choose_first_rung(given: int | None, epochs: int) -> int:
-    """Return the first rung: the given epoch, or one percent of the epochs, at least one."""
-    return min(max(1, epochs // 100) if given is None else given, epochs)
+    """Return the first rung: the given epoch, or one percent of the epochs, at least one.
+
+    It is the first epoch where only the training function knows the last one.
+    """
+    if given is None:
+        return 1 if epochs >= OPEN_ENDED else max(1, epochs // 100)
+    return min(given, epochs)
 
 
 def count_halvings(first: int, eta: int, epochs: int) -> int:
@@ -80,31 +85,33 @@ class Rung:
     def record(self, trial: TrialId, loss: float, origin: int | None) -> None:
         """Add a trial's score. Trials of one origin count once."""
         self.trials += 1
-        score = (loss, self.count)
+        arrival = self.count
+        score = (loss, arrival)
         if origin is not None:
             known = self._by_origin.setdefault(origin, score)
             if known is not score:
                 self._join_score(known, trial)
                 self._find_best_promotable()
                 return
-        self._arrival[trial] = self.count
-        self._remaining[self.count] = (trial,)
-        self.count += 1
+        self._arrival[trial] = arrival
+        self._remaining[arrival] = (trial,)
+        self.count = count = arrival + 1
         heappush(self._paused, score)
-        if self._top and score < (-self._top[0][0], -self._top[0][1]):
+        top, rest = self._top, self._rest
+        # Of equal losses the one in the top came earlier and ranks first.
+        if top and loss < -top[0][0]:
             self._add_to_top(score)
         else:
-            heappush(self._rest, score)
-        if self.count // self._eta > self.quota:
+            heappush(rest, score)
+        if count // self._eta > self.quota:
             self.quota += 1
-        quota = self.quota
-        if len(self._top) > quota:
-            loss, arrival = heappop(self._top)
-            self._in_top.discard(-arrival)
-            heappush(self._rest, (-loss, -arrival))
+        if len(top) > self.quota:
+            worst, arrived = heappop(top)
+            self._in_top.discard(-arrived)
+            heappush(rest, (-worst, -arrived))
             self._drop_stale()
-        elif len(self._top) < quota:
-            self._add_to_top(heappop(self._rest))
+        elif len(top) < self.quota:
+            self._add_to_top(heappop(rest))
         self._find_best_promotable()
 
     def _find_best_promotable(self) -> None:
@@ -123,12 +130,12 @@ class Rung:
         arrival = self._arrival.pop(trial, None)
         if arrival is None:
             return
-        left = tuple(other for other in self._remaining[arrival] if other != trial)
-        if left:
-            self._remaining[arrival] = left
-        else:
+        remaining = self._remaining[arrival]
+        if len(remaining) == 1:
             del self._remaining[arrival]
             self._drop_stale()
+        else:
+            self._remaining[arrival] = tuple(other for other in remaining if other != trial)
         self._find_best_promotable()
 
     @property

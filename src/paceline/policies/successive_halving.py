@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from paceline.core.base_part import BasePart
 from paceline.core.decisions import Go, Open, Pause, Stop
 from paceline.core.errors import SpecError
-from paceline.core.events import Opened
+from paceline.core.events import Extended, Opened
 from paceline.core.ports import Pick
 from paceline.core.values import NO_LOSS
 from paceline.policies.rungs import choose_first_rung, count_halvings
@@ -122,6 +122,8 @@ class BracketPolicy(BasePart):
         self._brackets: dict[TrialId, Bracket] = {}
         # Brackets with trials to promote or to stop.
         self._due: dict[int, Bracket] = {}
+        # Whether the trials were opened by other rungs than those of the study as it is now.
+        self._is_foreign = False
 
     def iterate_shapes(self, spec: StudySpec) -> Iterator[tuple[int, list[int]]]:
         """Yield sizes and rungs of brackets, without end."""
@@ -131,6 +133,12 @@ class BracketPolicy(BasePart):
         if isinstance(entry, Opened):
             self._shapes = self.iterate_shapes(entry.spec)
             self._open_bracket()
+            now = entry.spec
+            self._is_foreign = any(
+                (spec.epochs, spec.policy) != (now.epochs, now.policy) for spec in entry.earlier
+            )
+        elif isinstance(entry, Extended):
+            self._extend(study)
         elif isinstance(entry, Open):
             assert self._filling is not None
             self._filling.add_trial(entry.trial)
@@ -154,6 +162,22 @@ class BracketPolicy(BasePart):
             self._filling.full = True
             self._filling.halve()
             self._update_due(self._filling)
+
+    def _extend(self, study: StudyView) -> None:
+        """Begin a new bracket; put trials that fit into no bracket by now into one of their own."""
+        assert self._filling is not None
+        if self._is_foreign:
+            live = [trial for trial in study.trials if trial.alive]
+            furthest = max((trial.goal for trial in live), default=0)
+            _, levels = next(self._shapes)
+            above = [level for level in levels if level > furthest] or [study.spec.epochs]
+            gathered = Bracket(len(live), above, self._eta)
+            for trial in live:
+                gathered.add_trial(trial.id)
+            self._brackets = {trial.id: gathered for trial in live}
+            self._due = {}
+        if self._is_foreign or self._filling.full:
+            self._open_bracket()
 
     def _open_bracket(self) -> None:
         size, levels = next(self._shapes)
@@ -180,6 +204,13 @@ class BracketPolicy(BasePart):
             return [*verdicts, Go(trial=trial.id, until=bracket.level, why=why)]
         waits = f"others of its bracket are still on their way to epoch {trial.epoch}"
         return [*verdicts, Pause(trial=trial.id, why=waits)]
+
+    def readmit(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        bracket = self._brackets[trial.id]
+        if not self._is_foreign or trial.goal >= bracket.level:
+            return ()
+        why = f"the study was extended: it is compared at epoch {bracket.level} next"
+        return (Go(trial=trial.id, until=bracket.level, why=why),)
 
     def next(self, study: StudyView) -> Pick | None:
         for ready in study.ready:

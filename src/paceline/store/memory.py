@@ -9,7 +9,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from paceline.core.codec import decode_step
-from paceline.store.rows import encode_rows, make_not_found_error
+from paceline.store.rows import encode_rows, make_not_found_error, select_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,6 +59,15 @@ class MemoryStore:
     def read(self, study: str, after: int = -1) -> Iterator[Step]:
         """Yield the steps whose number is greater than `after`. Raises StudyNotFound."""
         return self._read_log(self._find(study), after)
+
+    def find_steps(self, study: str, kind: str) -> Sequence[Step]:
+        """Return the steps whose event is of this kind. Raises StudyNotFound."""
+        return select_steps(self._find(study).bodies, kind)
+
+    def delete(self, study: str) -> None:
+        """Delete a study's log and inbox. Raises StudyNotFound."""
+        self._find(study)
+        del self._logs[study]
 
     def post(self, study: str, command: Command) -> int:
         """Put a command into a study's inbox and return its number. Raises StudyNotFound."""

@@ -15,7 +15,7 @@ from paceline.core.codec import decode_step, encode_step
 from paceline.core.errors import LogError, PacelineError, StudyNotFound, StudyRunning
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from paceline.core.decisions import Step
 
@@ -51,6 +51,25 @@ def _encode_body(study: str, step: Step) -> bytes:
             "use finite numbers, texts, lists and dicts."
         ) from error
     return body
+
+
+def make_event_mark(kind: str) -> str:
+    """Return the text that every row with an event of this kind has in its body.
+
+    >>> make_event_mark("extended")
+    '"event":{"type":"extended"'
+    """
+    return f'"event":{{"type":"{kind}"'
+
+
+def select_steps(bodies: Iterable[bytes | str], kind: str) -> list[Step]:
+    """Return the steps among these rows whose event is of this kind; decode no others."""
+    mark = make_event_mark(kind).encode()
+    encoded = (body.encode() if isinstance(body, str) else body for body in bodies)
+    marked = (body for body in encoded if mark in body)
+    steps = map(decode_step, marked)
+    # The mark may also be part of a text in a config.
+    return [step for step in steps if type(step.event).__name__.lower() == kind]
 
 
 def make_not_found_error(study: str, known: Sequence[str], where: str) -> StudyNotFound:

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    delete,
     func,
     insert,
     select,
@@ -78,6 +79,14 @@ NEXT_STEPS = (
     .order_by(STEPS.c.number)
     .limit(CHUNK_SIZE)
 )
+MARKED_STEPS = (
+    select(STEPS.c.body)
+    .where(STEPS.c.study == bindparam("study"), STEPS.c.body.like(bindparam("pattern")))
+    .order_by(STEPS.c.number)
+)
+DELETE_STEPS = delete(STEPS).where(STEPS.c.study == bindparam("row"))
+DELETE_INBOX = delete(INBOX).where(INBOX.c.study == bindparam("row"))
+DELETE_STUDY = delete(STUDIES).where(STUDIES.c.id == bindparam("row"))
 LAST_COMMAND = select(func.max(INBOX.c.number)).where(INBOX.c.study == bindparam("study"))
 NEXT_COMMANDS = (
     select(INBOX.c.number, INBOX.c.body)

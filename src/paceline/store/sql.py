@@ -18,15 +18,24 @@ from sqlalchemy.exc import DBAPIError
 
 from paceline.core.codec import decode_command, decode_step, encode_command
 from paceline.core.errors import PacelineWarning, StoreError
-from paceline.store.rows import encode_rows, make_not_found_error
+from paceline.store.rows import (
+    encode_rows,
+    make_event_mark,
+    make_not_found_error,
+    select_steps,
+)
 from paceline.store.schema import (
     CHUNK_SIZE,
+    DELETE_INBOX,
+    DELETE_STEPS,
+    DELETE_STUDY,
     FIND_STUDY,
     INBOX,
     LAST_COMMAND,
     LAST_STEP,
     LIST_STUDIES,
     LOCK_STUDY,
+    MARKED_STEPS,
     NEXT_COMMANDS,
     NEXT_STEPS,
     STEPS,
@@ -214,6 +223,34 @@ class SqlStore:
         """Yield the steps whose number is greater than `after`. Raises StudyNotFound."""
         self._commit()
         return self._stream(self._read(lambda connection: self._find(connection, study)), after)
+
+    def find_steps(self, study: str, kind: str) -> Sequence[Step]:
+        """Return the steps whose event is of this kind. Raises StudyNotFound."""
+        self._commit()
+        pattern = f"%{make_event_mark(kind)}%"
+
+        def select_marked(connection: Connection) -> Sequence[str]:
+            row = self._find(connection, study)
+            found = connection.execute(MARKED_STEPS, {"study": row, "pattern": pattern})
+            return found.scalars().all()
+
+        return select_steps(self._read(select_marked), kind)
+
+    def delete(self, study: str) -> None:
+        """Delete a study's log and inbox, in one transaction.
+
+        Raises StudyNotFound, and StudyRunning if the study has a writer in another process.
+        """
+        self.claim(study)
+        self._tails.pop(study, None)
+
+        def delete_rows() -> None:
+            with self._claims.begin_writing() as connection:
+                row = self._find(connection, study)
+                for statement in (DELETE_STEPS, DELETE_INBOX, DELETE_STUDY):
+                    connection.execute(statement, {"row": row})
+
+        self._try(delete_rows)
 
     def post(self, study: str, command: Command) -> int:
         """Put a command into a study's inbox and return its number. Raises StudyNotFound."""

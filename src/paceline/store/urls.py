@@ -10,6 +10,7 @@ import re
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from paceline.core.errors import StoreError
 from paceline.store.memory import MemoryStore
@@ -22,6 +23,9 @@ _SQLITE = "sqlite:///"
 _POSTGRES = "postgresql://"
 _SUFFIXES = (".db", ".sqlite")
 
+# Stores in memory that have a name, while they are in use.
+_named: WeakValueDictionary[str, MemoryStore] = WeakValueDictionary()
+
 
 def open_store(url: str, *, create: bool, lazy: bool = False) -> Store:
     """Open the store at a URL.
@@ -31,8 +35,8 @@ def open_store(url: str, *, create: bool, lazy: bool = False) -> Store:
     without, they are an error and nothing is changed. `lazy` is for simulated studies: appended
     steps are committed in groups.
     """
-    if url == _MEMORY:
-        return MemoryStore()
+    if url.startswith(_MEMORY):
+        return open_memory(url)
     path = find_store_file(url)
     # Imported here, because SQLAlchemy takes longer to import than most commands run.
     from paceline.store.sql import SqlStore
@@ -44,6 +48,17 @@ def open_store(url: str, *, create: bool, lazy: bool = False) -> Store:
     from paceline.store.sqlite import SqliteFile
 
     return SqlStore(SqliteFile(path), create=create, lazy=lazy)
+
+
+def open_memory(url: str) -> MemoryStore:
+    """Return the store in memory of this name; `memory:` alone is a new one each time.
+
+    A name refers to the same store as long as the program holds that.
+    """
+    store = _named.get(url) or MemoryStore()
+    if url != _MEMORY:
+        _named[url] = store
+    return store
 
 
 def hide_password(url: str) -> str:
@@ -59,7 +74,7 @@ def hide_password(url: str) -> str:
 
 def find_store_file(url: str) -> Path | None:
     """Return the file of the store at a URL, or None if it is in memory or on a server."""
-    return None if url == _MEMORY or url.startswith(_POSTGRES) else _parse_path(url)
+    return None if url.startswith((_MEMORY, _POSTGRES)) else _parse_path(url)
 
 
 def find_study_folder(url: str, study: str) -> Path | None:
@@ -68,7 +83,7 @@ def find_study_folder(url: str, study: str) -> Path | None:
     It is next to the store's file or, for a store on a server, in the user's home: found from any
     working directory, and from any machine that shares the home.
     """
-    if url == _MEMORY:
+    if url.startswith(_MEMORY):
         return None
     path = find_store_file(url)
     if path is not None:

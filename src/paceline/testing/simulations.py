@@ -215,7 +215,7 @@ class SimulatedStudy:
     def continue_run(self, through: Callable[[Engine], Engine] | None = None) -> SimulatedStudy:
         """Simulate from here to the end."""
         engine = self.engine if through is None else through(self.engine)
-        run(self.machine, engine, self._remember, self._inbox)
+        run(self.machine, engine, self._remember, self._inbox, poll_s=0.0)
         return self
 
     def _remember(self, steps: Sequence[Step]) -> None:

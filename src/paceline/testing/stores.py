@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from paceline.core.decisions import Credit, Go, Launch, Open, Step, Stop
-from paceline.core.errors import LogError, PacelineError, StoreError, StudyNotFound
+from paceline.core.errors import (
+    LogError,
+    PacelineError,
+    StoreError,
+    StudyNotFound,
+    StudyRunning,
+)
 from paceline.core.events import (
     CapacityChanged,
     Cause,
     ChangeSlots,
     Ended,
+    Extended,
     Opened,
     Reported,
     Saved,
@@ -271,6 +278,44 @@ class StoreContract:
         store.append("study", log[2:])
         assert list(store.read("study")) == log
 
+    def test_steps_of_one_kind_are_found_without_the_others(self, store: Store) -> None:
+        log = make_sample_log()
+        spec = log[0].event.spec if isinstance(log[0].event, Opened) else None
+        assert spec is not None
+        extended = Extended(at=101.0, spec=spec, to='a text with "event":{"type":"saved"')
+        log += number_steps(
+            [(extended, ()), (CapacityChanged(at=102.0, slots=()), ())], log[-1].after
+        )
+        store.append("study", log)
+        store.append("other", make_sample_log())
+        assert list(store.find_steps("study", "extended")) == log[-2:-1]
+        assert [step.event.at for step in store.find_steps("study", "saved")] == [99.0]
+        assert list(store.find_steps("other", "extended")) == []
+        with pytest.raises(StudyNotFound, match="stady"):
+            store.find_steps("stady", "extended")
+
+    def test_a_deleted_study_is_gone_and_its_name_is_free(self, store: Store) -> None:
+        log = make_sample_log()
+        for name in ("ours", "theirs"):
+            store.append(name, log)
+            store.post(name, StopStudy())
+        store.delete("ours")
+        assert list(store.studies()) == ["theirs"]
+        assert list(store.inbox("ours")) == []
+        with pytest.raises(StudyNotFound):
+            store.read("ours")
+        assert list(store.read("theirs")) == log
+        assert len(store.inbox("theirs")) == 1
+        store.append("ours", log[:3])
+        assert list(store.read("ours")) == log[:3]
+        assert list(store.inbox("ours")) == []
+
+    def test_an_unknown_study_cannot_be_deleted(self, store: Store) -> None:
+        store.append("study", make_sample_log())
+        with pytest.raises(StudyNotFound, match="stady"):
+            store.delete("stady")
+        assert list(store.studies()) == ["study"]
+
     def test_a_study_without_a_writer_has_no_holder(self, store: Store) -> None:
         assert store.holder("study") is None
 
@@ -372,6 +417,18 @@ class DurableStoreContract(StoreContract):
         assert second.holder("study") is None
         second.append("study", log[2:])
         assert list(second.read("study")) == log
+
+    def test_a_study_that_is_being_written_cannot_be_deleted(
+        self, store: Store, second: Store
+    ) -> None:
+        log = make_sample_log()
+        store.append("study", log[:2])
+        with pytest.raises(StudyRunning):
+            second.delete("study")
+        store.append("study", log[2:])
+        store.close()
+        second.delete("study")
+        assert list(second.studies()) == []
 
     def test_two_writers_may_write_two_studies(self, store: Store, second: Store) -> None:
         ours, theirs = make_sample_log("ours"), make_sample_log("theirs")

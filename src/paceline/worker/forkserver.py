@@ -9,26 +9,30 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import select
 import signal
 import socket
 import sys
 import traceback
-from glob import glob
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from paceline.core.errors import PacelineError
 from paceline.worker.forkserver_protocol import (
+    LOADING,
     ForkServerMessage,
     ForkServerSocket,
     ForkWorker,
     FunctionLoaded,
     KillWorker,
     LoadFunction,
+    ModuleImporting,
     WorkerExited,
 )
 from paceline.worker.gang import GangLinks
+from paceline.worker.import_notes import tell_imports
 from paceline.worker.process import run_attempt
 from paceline.worker.protocol import Channel
 from paceline.worker.wakeup_pipe import WakeupPipe
@@ -47,7 +51,7 @@ class ForkServer:
 
     def __init__(self, end: ForkServerSocket) -> None:
         self._socket = end
-        self._train: Callable[[Any], Any] | None = None
+        self._train: Callable[..., Any] | None = None
         self._pids: dict[int, int] = {}
         # SIGCHLD writes here, so that one `select` waits for both messages and exits.
         self._wakeup = WakeupPipe()
@@ -74,26 +78,41 @@ class ForkServer:
 
     def _handle(self, message: ForkServerMessage) -> None:
         if isinstance(message, LoadFunction):
-            self._load(message.path)
+            self._load(message)
         elif isinstance(message, ForkWorker):
             fds = [self._socket.next_descriptor() for _ in range(1 + message.links)]
             self._fork(message.worker, fds)
         elif isinstance(message, KillWorker) and message.worker in self._pids:
             _signal_all(self._pids[message.worker], message.signal)
 
-    def _load(self, path: list[str]) -> None:
+    def _load(self, message: LoadFunction) -> None:
         import cloudpickle
 
+        # A module that starts a study when it is imported would start fork servers without end.
+        os.environ[LOADING] = "1"
+        # While it imports, it does not notice that the driver is gone.
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         try:
-            sys.path[:] = path
-            with open(self._socket.next_descriptor(), "rb") as file:
+            sys.path[:], sys.argv[:] = message.path, message.argv
+            with open(self._socket.next_descriptor(), "rb") as file, tell_imports(self._tell):
                 self._train = cloudpickle.load(file)
             _import_lazy_modules()
+            # A collection in a worker would write to every object, and so copy every page.
+            gc.collect()
+            gc.freeze()
         except BaseException as error:
-            text = "".join(traceback.format_exception_only(error)).strip()
+            ours = isinstance(error, PacelineError)
+            text = str(error) if ours else "".join(traceback.format_exception_only(error)).strip()
             self._socket.send(FunctionLoaded(text or "loading failed"))
         else:
             self._socket.send(FunctionLoaded())
+        finally:
+            # The driver's thread may end before the driver does.
+            _prctl(_PR_SET_PDEATHSIG, 0)
+            del os.environ[LOADING]
+
+    def _tell(self, module: str) -> None:
+        self._socket.send(ModuleImporting(module))
 
     def _fork(self, worker: int, fds: list[int]) -> None:
         parent = os.getpid()
@@ -155,11 +174,10 @@ class ForkServer:
 
     def _end_strays(self) -> None:
         """End processes that left their worker's session and were reparented to this one."""
-        for children in glob("/proc/self/task/*/children"):
-            with contextlib.suppress(OSError), open(children) as file:
-                for pid in map(int, file.read().split()):
-                    if pid not in self._pids.values():
-                        os.kill(pid, signal.SIGKILL)
+        for pid in _list_children():
+            if pid not in self._pids.values():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def _signal_all(pid: int, number: int) -> None:
@@ -179,9 +197,23 @@ def _import_lazy_modules() -> None:
                 import_module(late)
 
 
+def _list_children() -> list[int]:
+    """Return the children of this process; all are of its main thread, the only one that forks."""
+    try:
+        descriptor = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
+    except OSError:
+        return []
+    with open(descriptor, "rb", buffering=0) as file:
+        return [int(pid) for pid in file.read().split()]
+
+
+# Loaded before any fork.
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
 def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    if _libc is not None:
+        _libc.prctl(option, value, 0, 0, 0)
 
 
 if __name__ == "__main__":

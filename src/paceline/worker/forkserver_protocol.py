@@ -16,6 +16,9 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# An environment variable of the fork server, set while it loads the training function.
+LOADING = "PACELINE_LOADING"
+
 
 class LoadFunction(Struct, frozen=True, tag="load"):
     """Load the training function from a file; its descriptor comes with this message.
@@ -23,7 +26,9 @@ class LoadFunction(Struct, frozen=True, tag="load"):
     The driver of this study has pickled it a moment ago: a pickle never comes from a store.
     """
 
+    # What `sys.path` and `sys.argv` are in the driver, and shall be in workers.
     path: list[str]
+    argv: list[str]
 
 
 class ForkWorker(Struct, frozen=True, tag="fork"):
@@ -38,6 +43,12 @@ class KillWorker(Struct, frozen=True, tag="kill"):
 
     worker: int
     signal: int
+
+
+class ModuleImporting(Struct, frozen=True, tag="importing"):
+    """The fork server imports a module for the function, which may take a while."""
+
+    name: str
 
 
 class FunctionLoaded(Struct, frozen=True, tag="loaded"):
@@ -56,7 +67,7 @@ class WorkerExited(Struct, frozen=True, tag="exited"):
 
 
 ForkServerMessage: TypeAlias = (
-    LoadFunction | ForkWorker | KillWorker | FunctionLoaded | WorkerExited
+    LoadFunction | ForkWorker | KillWorker | ModuleImporting | FunctionLoaded | WorkerExited
 )
 
 _decoder = msgspec.json.Decoder(ForkServerMessage)

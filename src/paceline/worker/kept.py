@@ -50,22 +50,27 @@ class KeptObjects:
     def states(self) -> dict[str, Any]:
         """Return all states as they are now, ready to be written."""
         kept = {name: _state(given, name) for name, given in self._objects.items()}
-        return {"kept": kept, "random": _random_states()}
+        return {"kept": kept, "random": get_random_states()}
 
     def restore_random(self) -> None:
         """Restore the random generators to their states in the checkpoint."""
         states, self._random = self._random, {}
-        if "python" in states:
-            random.setstate(states["python"])
-        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-        if numpy is not None and "numpy" in states:
-            numpy.random.set_state(states["numpy"])
-        if torch is not None and "torch" in states:
-            torch.set_rng_state(states["torch"])
-            if states.get("cuda") and torch.cuda.is_available():
-                # With fewer devices than before, the states of the others are left out.
-                for device, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
-                    torch.cuda.set_rng_state(state, device)
+        set_random_states(states)
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Restore the generators of Python, numpy and torch to these states."""
+    if "python" in states:
+        random.setstate(states["python"])
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and "numpy" in states:
+        numpy.random.set_state(states["numpy"])
+    if torch is not None and "torch" in states:
+        torch.set_rng_state(states["torch"])
+        if states.get("cuda") and torch.cuda.is_available():
+            # With fewer devices than before, the states of the others are left out.
+            for device, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
+                torch.cuda.set_rng_state(state, device)
 
 
 def seed_everything(seed: int) -> None:
@@ -93,7 +98,8 @@ def _state(given: Any, name: str) -> Any:  # noqa: ANN401
     return given[0]() if _is_pair(given) else given
 
 
-def _random_states() -> dict[str, Any]:
+def get_random_states() -> dict[str, Any]:
+    """Return the states of the generators of Python, numpy and torch, where loaded."""
     states: dict[str, Any] = {"python": random.getstate()}
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:

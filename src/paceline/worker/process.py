@@ -7,67 +7,59 @@ into the next.
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.errors import CheckpointError, SpecError
+from paceline.core.errors import CheckpointError
+from paceline.worker.function import run_function
 from paceline.worker.kept import seed_everything
-from paceline.worker.memory_usage import is_out_of_memory
 from paceline.worker.protocol import (
     Channel,
     CheckpointUnusable,
-    FunctionFailed,
+    FunctionPruned,
     FunctionReturned,
     StartAttempt,
 )
+from paceline.worker.raised_error import describe_error
 from paceline.worker.ray_compat import use_trial
-from paceline.worker.trial import StopRequest, Trial, Unwind
+from paceline.worker.stop_request import StopRequest, Unwind
+from paceline.worker.suggest import is_pruned
+from paceline.worker.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paceline.worker.gang import GangLinks
 
-    Train = Callable[[Any], Any]
-
-# How many lines of a traceback go into the note of a failure; the log of the attempt has all.
-_TAIL_LINES = 12
+    Train = Callable[..., Any]
 
 
-def takes_config(train: Train) -> bool:
-    """Say whether a function takes a config as with Ray Tune; else it takes the trial.
+class OwnProcess:
+    """The surroundings of an attempt in a process of its own: nothing has to be restored."""
 
-    An argument called `config`, `cfg` or `params` means the config. Raise SpecError if the function
-    does not take exactly one argument.
-    """
-    try:
-        parameters = list(inspect.signature(train).parameters.values())
-    except (TypeError, ValueError):
-        return False
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [each for each in parameters if each.default is each.empty and each.kind in positional]
-    name = getattr(train, "__name__", "the training function")
-    if len(needed) != 1:
-        takes = ", ".join(each.name for each in needed) or "nothing"
-        raise SpecError(
-            f"{name} takes {takes}: a training function takes one argument, the trial "
-            f"(`def {name}(trial)`), or the config, as with Ray Tune (`def {name}(config)`)."
-        )
-    return needed[0].name in ("config", "cfg", "params")
+    def set_up(self, start: StartAttempt, stop: StopRequest) -> None:
+        """Prepare output, threads, signals and seeds."""
+        _set_up(start, stop)
+
+    def take_error(self, error: BaseException) -> None:
+        """Write an error of the training function to the attempt's output."""
+        traceback.print_exception(error)
 
 
-def run_attempt(channel: Channel, train: Train, gang: GangLinks) -> int:
+def run_attempt(
+    channel: Channel, train: Train, gang: GangLinks, host: OwnProcess | None = None
+) -> int:
     """Run one attempt; return the process's exit code."""
+    host = host or OwnProcess()
     start = channel.receive(wait=True)
     if not isinstance(start, StartAttempt):
         return 0  # the driver has no attempt for this worker
     stop = StopRequest()
     try:
-        _set_up(start, stop)
+        host.set_up(start, stop)
         trial = Trial(start, channel, gang, stop)
     except CheckpointError as error:
         channel.send(CheckpointUnusable(note=str(error)))
@@ -75,30 +67,27 @@ def run_attempt(channel: Channel, train: Train, gang: GangLinks) -> int:
     except Unwind:
         return 0  # ended before it began
     try:
-        _train(train, trial)
+        with use_trial(trial):
+            run_function(train, trial)
     except Unwind:
+        trial.send_news()
+        if trial.is_over:
+            channel.send(FunctionReturned())
         return 0
     except BaseException as error:
-        traceback.print_exc()
-        channel.send(FunctionFailed(note=_tail(error), out_of_memory=is_out_of_memory(error)))
+        trial.send_news()
+        if is_pruned(error):
+            channel.send(FunctionPruned())
+            return 0
+        host.take_error(error)
+        channel.send(describe_error(error, train))
         return 1
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-    if not trial.has_reports:
-        channel.send(FunctionFailed(note="the training function returned without a report"))
-        return 1
-    trial.finish()
+    trial.send_news()
     channel.send(FunctionReturned())
     return 0
-
-
-def _train(train: Train, trial: Trial) -> None:
-    if takes_config(train):
-        with use_trial(trial):
-            train(dict(trial.config))
-    else:
-        train(trial)
 
 
 def _set_up(start: StartAttempt, stop: StopRequest) -> None:
@@ -115,13 +104,3 @@ def _set_up(start: StartAttempt, stop: StopRequest) -> None:
     signal.signal(signal.SIGTERM, stop.handle_signal)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     seed_everything(start.seed)
-
-
-def _tail(error: BaseException) -> str:
-    """Return the end of a traceback, without the frames of this package at its start."""
-    trace = traceback.TracebackException.from_exception(error)
-    ours = os.path.dirname(__file__)
-    while trace.stack and trace.stack[0].filename.startswith(ours):
-        del trace.stack[0]
-    lines = "".join(trace.format()).rstrip().splitlines()
-    return "\n".join(lines[-_TAIL_LINES:])

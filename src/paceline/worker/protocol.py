@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from paceline.core.values import Config, Metrics
+from paceline.core.domains import Domain
+from paceline.core.values import Config, Metrics, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +64,8 @@ class StartAttempt(Message, frozen=True, kw_only=True):
     environ: dict[str, str]
     # The file for standard output and standard error.
     log: str
+    # The function asks for its hyperparameters; the config has those that were proposed.
+    define_by_run: bool = False
 
 
 class UpdateOrder(Message, frozen=True, kw_only=True):
@@ -78,6 +81,13 @@ class BestLoss(Message, frozen=True, kw_only=True):
     """The study's best loss improved."""
 
     loss: float
+
+
+class ReportJudged(Message, frozen=True, kw_only=True):
+    """The policy has decided about the report of this epoch: the attempt goes on, or stops."""
+
+    epoch: int
+    stops: bool
 
 
 class CheckpointFetched(Message, frozen=True, kw_only=True):
@@ -125,6 +135,10 @@ class CheckpointWritten(Message, frozen=True, kw_only=True):
     digest: str
 
 
+# The note of a checkpoint that was not written because the training function keeps no objects.
+KEEPS_NOTHING = "it keeps nothing, so that it starts over when it is paused"
+
+
 class CheckpointSkipped(Message, frozen=True, kw_only=True):
     """A checkpoint was requested and not written, and why."""
 
@@ -145,6 +159,27 @@ class EpochReport(Message, frozen=True, kw_only=True):
     memory: float = 0.0
     # The version of the order that the epoch was trained by.
     version: int = 0
+    # The training function has returned with this report.
+    last: bool = False
+
+
+class AskJudgement(Message, frozen=True, kw_only=True):
+    """Ask for ReportJudged as soon as the policy has decided about the report of this epoch."""
+
+    epoch: int
+
+
+class ParamsUsed(Message, frozen=True, kw_only=True):
+    """The hyperparameters that the function has asked for so far, and their domains."""
+
+    params: Config
+    domains: dict[str, Domain]
+
+
+class AttrsSet(Message, frozen=True, kw_only=True):
+    """Values that the function attached to its trial."""
+
+    attrs: dict[str, Value]
 
 
 class CheckpointUnusable(Message, frozen=True, kw_only=True):
@@ -157,12 +192,19 @@ class FunctionReturned(Message, frozen=True, kw_only=True):
     """The training function returned."""
 
 
+class FunctionPruned(Message, frozen=True, kw_only=True):
+    """The training function raised TrialPruned."""
+
+
 class FunctionFailed(Message, frozen=True, kw_only=True):
     """The training function raised."""
 
     note: str
     # It ran out of memory.
     out_of_memory: bool = False
+    # The class of the exception, and the place of the user's last frame as file:line.
+    kind: str = ""
+    place: str = ""
 
 
 class PeerLost(Message, frozen=True, kw_only=True):
@@ -171,14 +213,20 @@ class PeerLost(Message, frozen=True, kw_only=True):
     rank: int
 
 
-ToWorker: TypeAlias = StartAttempt | UpdateOrder | BestLoss | CheckpointFetched | Release
+ToWorker: TypeAlias = (
+    StartAttempt | UpdateOrder | BestLoss | ReportJudged | CheckpointFetched | Release
+)
 BetweenWorkers: TypeAlias = EpochTrained | AskAddress | MeetingAddress | NextEpoch
 FromWorker: TypeAlias = (
     EpochReport
     | CheckpointWritten
     | CheckpointSkipped
     | CheckpointUnusable
+    | AskJudgement
+    | ParamsUsed
+    | AttrsSet
     | FunctionReturned
+    | FunctionPruned
     | FunctionFailed
     | PeerLost
 )

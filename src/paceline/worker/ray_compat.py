@@ -1,7 +1,7 @@
-"""Ray Tune's API: `train(config)` with `report(metrics, checkpoint=…)` and `get_checkpoint()`.
+"""Ray Tune's API: `report(metrics, checkpoint=…)` and `get_checkpoint()`, in every function.
 
-Turns directories into checkpoints and back. The trial behind it is the same. Since such a function
-counts its epochs itself, prefixes are not shared, and each report closes an epoch.
+Turns directories into checkpoints and back. The trial behind it is the same. In a function that
+counts its epochs itself, each report closes an epoch.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import TrialError
+from paceline.worker.metrics import parse_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from paceline.worker.trial import Trial
 
-# The trial of this process, while a function that takes a config runs.
+# The trial of this process, while its training function runs.
 _current: list[Trial] = []
+# Folders that `get_checkpoint` has made; they go when the training function has returned.
+_folders: list[str] = []
 
 
 class Checkpoint:
@@ -48,8 +51,9 @@ class Checkpoint:
 
 def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
     """Close an epoch with its metrics, and with a checkpoint of its end."""
+    trial = current_trial("report")
     files = None if checkpoint is None else files_in(checkpoint.path)
-    current_trial("report").close_epoch(metrics, files)
+    trial.report_files(parse_report(metrics, {}, trial.metric), files)
 
 
 def get_checkpoint() -> Checkpoint | None:
@@ -58,6 +62,7 @@ def get_checkpoint() -> Checkpoint | None:
     if files is None:
         return None
     folder = tempfile.mkdtemp(prefix="checkpoint-")
+    _folders.append(folder)
     put_files(files, folder)
     return Checkpoint(folder)
 
@@ -85,13 +90,15 @@ def use_trial(trial: Trial) -> Iterator[None]:
         yield
     finally:
         _current.pop()
+        while _folders and not _current:
+            shutil.rmtree(_folders.pop(), ignore_errors=True)
 
 
 def current_trial(name: str) -> Trial:
     """Return the trial of this process; raise TrialError for the function `name` without one."""
     if not _current:
         raise TrialError(
-            f"paceline.{name} was called outside a training function: call it inside a "
-            "function `train(config)` that a study runs."
+            f"paceline.{name} was called outside a training function: call it inside the "
+            "function that a study runs."
         )
     return _current[-1]

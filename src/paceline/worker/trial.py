@@ -3,12 +3,14 @@
 Knows the trial's settings, its order (how far to train, where to save) and its channel to the
 driver. A report is sent without waiting for an answer; `report` also reads new orders. At its goal
 an attempt saves and waits for the next order. In a wide trial the first process does all this, and
-the others follow it.
+the others follow it. A function may loop over `epochs`, or count its epochs itself: then each of
+its reports closes one.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,9 @@ from paceline.worker import checkpoint_file
 from paceline.worker.gang import GangLinks, derive_seed
 from paceline.worker.kept import KeptObjects, seed_everything
 from paceline.worker.memory_usage import measure_memory
+from paceline.worker.metrics import parse_report
 from paceline.worker.protocol import (
+    KEEPS_NOTHING,
     AskAddress,
     BestLoss,
     Channel,
@@ -34,39 +38,17 @@ from paceline.worker.protocol import (
     Release,
     UpdateOrder,
 )
+from paceline.worker.stop_request import StopRequest, Unwind
+from paceline.worker.suggest import SuggestingTrial, Suggestions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import SupportsFloat
 
     from paceline.worker.protocol import AnyMessage, StartAttempt
 
 
-class Unwind(BaseException):
-    """Ends the training function: `finally` blocks run. Not to be caught."""
-
-
-class StopRequest:
-    """Whether a signal has asked the process to end.
-
-    The code that the signal interrupts may swallow the exception (compiled modules do so while they
-    are imported), so the request is kept and raised again at every report.
-    """
-
-    def __init__(self) -> None:
-        self._requested = False
-
-    def handle_signal(self, *_: object) -> None:
-        """Unwind, wherever the process is."""
-        self._requested = True
-        raise Unwind
-
-    def check(self) -> None:
-        """Unwind if a signal has asked for it before."""
-        if self._requested:
-            raise Unwind
-
-
-class Trial:
+class Trial(SuggestingTrial):
     """One config in training, as its training function sees it."""
 
     def __init__(
@@ -76,7 +58,8 @@ class Trial:
         self._channel = channel
         self._gang = gang
         self._stop = stop
-        self._config = start.config
+        self._suggestions = Suggestions(start)
+        self._config = self._suggestions.params if start.define_by_run else start.config
         # The epochs after which its path may branch; None: not computed yet.
         self._branches: Sequence[int] | None = None
         self._goal = start.goal
@@ -85,10 +68,18 @@ class Trial:
         self._version = self._epoch_version = 0
         self._best = math.inf if start.best is None else start.best
         self._kept = KeptObjects()
-        # Epochs done; the epoch in training, None outside one; its start.
+        # Epochs done; the epoch in training of the `epochs` loop, None outside one; its start.
         self._done = start.start
         self._epoch: int | None = None
         self._began = time.monotonic()
+        # The function loops over `epochs`; else its own loop's last step, if it gives steps.
+        self._loops = False
+        self._step: int | None = None
+        # The report of a trial of one epoch, until the function returns; the last value reported.
+        self._held: tuple[Metrics, dict[str, bytes] | None] | None = None
+        self._last_value: float | None = None
+        # The function counts its epochs itself, and has reported more than the trial has.
+        self.is_over = False
         # The duration, end and epoch of the last save.
         self._save_s = 0.0
         self._saved_at = time.monotonic()
@@ -139,6 +130,11 @@ class Trial:
         """The device to train on: `cpu` or `cuda`. Only this trial's GPUs are visible."""
         return self._start.device
 
+    @property
+    def metric(self) -> str:
+        """The study's metric: what a single number that is reported or returned means."""
+        return self._start.metric
+
     def __contains__(self, name: str) -> bool:
         return name in self._config
 
@@ -158,7 +154,10 @@ class Trial:
             value = self._config[name]
         except KeyError:
             known = ", ".join(self._config) or "nothing"
-            raise TrialError(f"this trial has no {name!r}: its config has {known}.") from None
+            raise TrialError(
+                f"this trial has no {name!r}: its config has {known}. Add it to the space, or "
+                "read one of these."
+            ) from None
         if not is_changing(value):
             return value
         if not 0.0 <= progress <= 1.0:
@@ -193,12 +192,18 @@ class Trial:
 
     # The loop
 
-    def keep(self, **objects: Any) -> Any:  # noqa: ANN401
+    def keep(self, *unnamed: Any, **objects: Any) -> Any:  # noqa: ANN401
         """Save these objects in every checkpoint; return them restored from the last one.
 
         Takes anything with `state_dict` and `load_state_dict`, arrays and JSON values, or a pair
         of functions (save, load). One object is returned as itself, several as a tuple.
         """
+        if unnamed:
+            kind = type(unnamed[0]).__name__
+            raise TrialError(
+                f"keep got an object of class {kind} without a name: name it, such as "
+                "trial.keep(model=model)."
+            )
         kept = tuple(self._kept.register(name, given) for name, given in objects.items())
         return kept[0] if len(kept) == 1 else kept
 
@@ -208,49 +213,140 @@ class Trial:
         Each epoch ends with one `report`. The loop ends after the last epoch; if the trial is
         paused or stopped before, the function unwinds and the code after the loop does not run.
         """
+        self._loops = True
         if self._done:
             self._kept.restore_random()
         while self._done < self._start.epochs:
             self._epoch = self._done
             if self.size > 1:
                 seed_everything(derive_seed(self.seed, self.rank, self._epoch))
-            self._began = time.monotonic()
-            self._epoch_version = self._version
+            self._begin_epoch()
             yield self._epoch
             if self._done == self._epoch:
                 raise TrialError(
-                    f"epoch {self._epoch} ended without a report: call trial.report(…) in each."
+                    f"epoch {self._epoch + 1} ended without a report: call trial.report(…) in each."
                 )
             self._epoch = None
 
-    def report(self, metrics: Metrics | None = None, /, **more: float) -> None:
-        """Close the epoch with its metrics; saving, pausing and stopping happen here."""
-        if self._epoch is None or self._done > self._epoch:
-            raise TrialError(
-                "report was called twice in an epoch, or outside of one: call it once in each."
-            )
-        self.close_epoch({**(metrics or {}), **more}, None)
+    def report(
+        self,
+        metrics: Mapping[str, SupportsFloat] | SupportsFloat | None = None,
+        /,
+        step: int | None = None,
+        **more: SupportsFloat,
+    ) -> None:
+        """Close the epoch with its metrics; saving, pausing and stopping happen here.
 
-    def close_epoch(self, metrics: dict[str, Any], files: dict[str, bytes] | None) -> None:
-        """Send the report, read orders, save if due, and wait at the goal."""
+        A single number is the study's metric. A function with a loop of its own closes one epoch by
+        each report; with a `step`, a second report of the same step is ignored.
+        """
+        self.report_files(parse_report(metrics, more, self._start.metric), None, step)
+
+    def report_files(
+        self, metrics: Metrics, files: dict[str, bytes] | None, step: int | None = None
+    ) -> None:
+        """Close the epoch with its metrics, and with the files of its checkpoint if it has some."""
+        if self._loops:
+            self._check_loop()
+        elif not self._is_new_step(step):
+            return
+        self._expect_question(step)
+        if self._loops or self._start.epochs > 1:
+            self._close_epoch(metrics, files)
+        else:
+            # Sent when the function returns: if it goes on to report, its epochs were not given.
+            self._held = (metrics, files)
+
+    def _check_loop(self) -> None:
+        """Raise TrialError unless the epoch of the `epochs` loop is still open."""
+        if self._epoch is None:
+            raise TrialError(
+                "report was called outside of an epoch: call it inside `for epoch in "
+                "trial.epochs()`, once per epoch."
+            )
+        if self._done > self._epoch:
+            raise TrialError(
+                f"epoch {self._epoch + 1} was reported twice: report once per epoch, all metrics "
+                "in one call, such as trial.report(loss=…, accuracy=…)."
+            )
+
+    def _is_new_step(self, step: int | None) -> bool:
+        """Say whether a report of the function's own loop closes an epoch; end it after its last.
+
+        Raises a TrialError for a step that falls, and for a second report in a trial of one epoch.
+        """
+        if step is not None:
+            # Optuna ignores a step that was reported before, so its objectives may repeat some.
+            is_old = self._start.define_by_run and self._step is not None and step < self._step
+            if not is_old:
+                self._check_step(step)
+            if is_old or step == self._step:
+                return False
+            self._step = step
+        if self._held is not None:
+            raise TrialError(
+                "it reports more than once, and a trial has one epoch: give epochs=N, the number "
+                "of reports of one trial."
+            )
+        if self._done >= self._start.epochs:
+            print(  # noqa: T201  (into the attempt's own output)
+                f"paceline: epoch {self._done} was the last of this trial, so the function ends "
+                f"at this report (epochs={self._start.epochs}).",
+                file=sys.stderr,
+            )
+            self.is_over = True
+            raise Unwind
+        return True
+
+    def _check_step(self, step: int) -> None:
+        if type(step) is not int and not hasattr(step, "__index__"):
+            raise TrialError(
+                f"step={step!r} is not a whole number: give the epoch, or leave the step out."
+            )
+        if self._step is not None and step < self._step:
+            raise TrialError(
+                f"step {step} was reported after step {self._step}: steps must rise, so give the "
+                "epoch, or leave the step out."
+            )
+        if self._step is None and self._kept and step < self._start.start - 1:
+            raise TrialError(
+                f"this trial continues after epoch {self._start.start} and reports step {step}: "
+                "loop by `for epoch in trial.epochs()`, which begins where it left off."
+            )
+
+    def _begin_epoch(self) -> None:
+        self._began = time.monotonic()
+        self._epoch_version = self._version
+
+    def _close_epoch(
+        self, numbers: Metrics, files: dict[str, bytes] | None, *, last: bool = False
+    ) -> None:
+        """Send the report, read orders, save if due, and wait at the goal.
+
+        With the last one the function has returned: there is nothing to wait for.
+        """
         self._stop.check()
+        self._await_goal()
         seconds = time.monotonic() - self._began
-        numbers = _parse_metrics(metrics, self._start.metric)
         self._done += 1
+        self._last_value = numbers[self._start.metric]
         if self.rank:
             self._follow()
+            self._begin_epoch()
             return
         self._await_others(EpochTrained)
         self._read_orders()
-        loss = to_loss(numbers.get(self._start.metric), self._start.sign)
+        loss = to_loss(self._last_value, self._start.sign)
         better = loss < self._best
         self._best = min(self._best, loss)
         possible = files is not None or bool(self._kept)
         # The study's best and a trial's last epoch are saved before they are reported: without the
         # checkpoint they would have to be trained again. All others are reported first, since the
         # answer may raise the goal.
-        save_first = self._done == self._start.epochs or (possible and better)
+        save_first = last or self._done == self._start.epochs or (possible and better)
         saved = self._save(files) if save_first else None
+        self.send_news()
+        self._stop.is_deferred = self._defers
         self._channel.send(
             EpochReport(
                 epoch=self._done,
@@ -259,29 +355,56 @@ class Trial:
                 saved=saved,
                 memory=self._memory(),
                 version=self._epoch_version,
+                last=last,
             )
         )
         if not save_first:
-            self._read_orders()
+            if not self._defers:
+                self._read_orders()
             ordered = self._done >= self._goal or self._done in self._save_at
             if ordered or (possible and self._is_save_due(seconds)):
                 self._channel.send(self._save(files))
-        while self._done >= self._goal and self._done < self._start.epochs:
+        if not (last or self._defers):
+            self._await_goal()
+        self._gang.lead(self._config)
+        self._begin_epoch()
+
+    def _await_goal(self) -> None:
+        """Wait for another order, if the last report was that of the goal.
+
+        Only the first process of a gang is sent orders; the others wait for it.
+        """
+        while (
+            not self.rank
+            and self._goal <= self._done < self._start.epochs
+            and self._done > self._start.start
+        ):
             message = self._channel.receive(wait=True)
             if message is None:
                 raise Unwind  # the driver is gone
             self._handle(message)
-        self._gang.lead(self._config)
 
     @property
     def has_reports(self) -> bool:
         """Whether an epoch of this trial was ever reported."""
-        return self._done > 0
+        return self._done > 0 or self._held is not None
 
-    def finish(self) -> None:
-        """Save after the function returned before its goal, if it keeps objects."""
-        if not self.rank and self._kept and self._saved != self._done:
+    def finish(self, returned: Metrics | None = None) -> None:
+        """End the trial after its function returned, with the metrics that it returned.
+
+        They are a report, unless they are of the last epoch that was reported, or no epoch is left.
+        Without one, save if the function keeps objects.
+        """
+        held, self._held = self._held, None
+        if held is not None:
+            self._close_epoch(*held, last=True)
+        elif returned is not None and self._done < self._start.epochs and self._is_news(returned):
+            self._close_epoch(returned, None, last=True)
+        elif not self.rank and self._kept and self._saved != self._done:
             self._channel.send(self._save(None))
+
+    def _is_news(self, returned: Metrics) -> bool:
+        return not self._done or returned[self._start.metric] != self._last_value
 
     def restored_files(self) -> dict[str, bytes] | None:
         """Return the files of a checkpoint that `ray_compat` has written; None: it has none."""
@@ -312,7 +435,8 @@ class Trial:
     def _handle(self, message: AnyMessage) -> None:
         if isinstance(message, UpdateOrder) and message.version > self._version:
             self._version = message.version
-            self._config, self._goal = message.config, message.goal
+            self._set_config(message.config)
+            self._goal = message.goal
             self._branches = None
             self._save_at = message.save_at
             for epoch in message.save_at:
@@ -347,15 +471,19 @@ class Trial:
         config = self._gang.follow()
         if config is None:
             raise Unwind
-        self._config = config
+        self._set_config(config)
+
+    def _set_config(self, config: Config) -> None:
+        """Follow another config; what the function itself asks for stays as it is."""
+        if not self._start.define_by_run:
+            self._config = config
 
     def _save(self, files: dict[str, bytes] | None) -> CheckpointWritten | CheckpointSkipped:
         started = time.monotonic()
         epoch = self._done
         try:
             if files is None and not self._kept:
-                note = "it keeps nothing, so that it starts over when it is paused"
-                return CheckpointSkipped(epoch=epoch, note=note)
+                return CheckpointSkipped(epoch=epoch, note=KEEPS_NOTHING)
             values = self._kept.states()
             if files is not None:
                 values["files"] = files
@@ -373,19 +501,3 @@ class Trial:
 def checkpoint_name(attempt: int, epoch: int) -> str:
     """Return the file name of a checkpoint; a negative attempt means one of another study."""
     return f"{attempt}-{epoch}.ckpt" if attempt >= 0 else f"adopted-{-attempt}-{epoch}.ckpt"
-
-
-def _parse_metrics(metrics: dict[str, Any], wanted: str) -> Metrics:
-    """Return the metrics as floats; None for a number that is not finite."""
-    if wanted not in metrics:
-        named = ", ".join(metrics) or "nothing"
-        raise TrialError(f"report has {named}, but not the study's metric {wanted!r}.")
-    parsed: Metrics = {}
-    for name, value in metrics.items():
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            kind = type(value).__name__
-            raise TrialError(f"{name!r} was reported as a {kind}: report a number.") from None
-        parsed[name] = number if math.isfinite(number) else None
-    return parsed

@@ -506,7 +506,10 @@ def test_a_study_keeps_its_checkpoints_where_they_were(tmp_path: Path) -> None:
 def test_a_driver_that_is_killed_is_followed_by_one_on_another_machine(tmp_path: Path) -> None:
     (tmp_path / "hold").touch()
     write_study_file(tmp_path)
-    run = ("run", "study.py", "--name", "told", "--checkpoints", "shared", "--no-report", "-q")
+    run = (
+        *("run", "study.py", "--name", "told", "--checkpoints", "shared", "--no-report", "-q"),
+        *("--policy", "asha:drain=true"),  # every trial goes on after the kill
+    )
     with RunningCommand(tmp_path, "paceline", *run) as driver:
         # Two trials stand in their third epoch; what was the best before is saved.
         store = f"sqlite:///{tmp_path / 'paceline.db'}"

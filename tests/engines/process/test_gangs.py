@@ -142,7 +142,8 @@ def test_the_reason_of_an_exit_counts_before_the_lost_peer(tmp_path: Path) -> No
     attempt.lose_peer(1)
     assert attempt.lose("its checkpoint is damaged")
     assert not attempt.lose("the same of another process")
-    assert attempt.describe_end() == (e.Cause.LOST, "its checkpoint is damaged")
+    ended = attempt.describe_end(1.0)
+    assert (ended.cause, ended.note) == (e.Cause.LOST, "its checkpoint is damaged")
     for end in (end for pair in ends for end in pair):
         end.close()
 

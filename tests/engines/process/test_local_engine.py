@@ -101,7 +101,7 @@ def test_a_function_that_returns_without_a_report_fails(
 ) -> None:
     driver = driven(lambda trial: None, {"a": 1})
     driver.apply(driver.make_launch(0, goal=FAR))
-    assert "without a report" in driver.wait_for_end(0).note
+    assert "reported nothing" in driver.wait_for_end(0).note
 
 
 def test_a_worker_that_ignores_signals_is_ended_all_the_same(

@@ -18,6 +18,7 @@ import numpy as np
 from paceline.core.errors import ModelError
 from paceline.core.forecast_quantiles import LEVELS, Forecast
 from paceline.curves.pfn import encoding
+from paceline.curves.pfn.runtime import import_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,13 +42,7 @@ def run_network(feed: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
 @cache
 def _open_session() -> Any:  # noqa: ANN401 - onnxruntime has no types
     body = _read_weights()
-    try:
-        import onnxruntime
-    except ImportError:
-        raise ModelError(
-            "the pre-trained curve model needs the package 'onnxruntime', which is not installed: "
-            "pip install onnxruntime, or choose another curve model such as 'last'."
-        ) from None
+    onnxruntime = import_runtime()
     options = onnxruntime.SessionOptions()
     # One thread: the machine's cores are for training.
     options.intra_op_num_threads = 1

@@ -11,8 +11,8 @@ import math
 import signal
 from typing import TYPE_CHECKING
 
-from paceline.core.events import Cause
-from paceline.worker.protocol import BestLoss
+from paceline.core.events import Cause, Ended, Suggested
+from paceline.worker.protocol import BestLoss, ReportJudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import Launch
     from paceline.engines.process.providers import WorkerChannel
-    from paceline.worker.protocol import AnyMessage
+    from paceline.worker.protocol import AnyMessage, FunctionFailed, ParamsUsed
 
 # How much of an attempt's output goes into the note of its failure.
 _TAIL_BYTES, _TAIL_LINES = 4096, 15
@@ -76,8 +76,19 @@ class RunningAttempt:
         # How it ended or will end; None: it runs.
         self.cause: Cause | None = None
         self.note = ""
+        # The class of the exception that ended it, and its place.
+        self._error = self._place = ""
+        # The last epoch whose report the policy has decided about; the epoch about which the
+        # worker asked and has no answer.
+        self.judged = launch.start
+        self.asked: int | None = None
         # What the first process reported about a missing peer.
         self._missing = ""
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one process, and not a gang."""
+        return self._size == 1
 
     def send(self, message: AnyMessage) -> None:
         """Send a message to the first process, which passes on what the others must know."""
@@ -98,6 +109,18 @@ class RunningAttempt:
             self._sent += 1
             self._leader.send(BestLoss(loss=loss))
 
+    def answer(self) -> None:
+        """Answer the worker's question, if the policy has decided about that report."""
+        if self.asked is not None and self.asked <= self.judged:
+            self.send(ReportJudged(epoch=self.asked, stops=self.cause is not None))
+            self.asked = None
+
+    def describe_params(self, used: ParamsUsed, at: float) -> Suggested:
+        """Return what the training function has asked for, as an event."""
+        return Suggested(
+            at=at, attempt=self.id, trial=self.trial, params=used.params, domains=used.domains
+        )
+
     def know_best(self, loss: float) -> None:
         """Note a best loss that the worker knows already."""
         self._best = min(self._best, loss)
@@ -108,12 +131,13 @@ class RunningAttempt:
             self.cause = Cause.FAILED
             self._missing = f"process {rank} of its {self._size} left before the others"
 
-    def fail(self, note: str, *, out_of_memory: bool) -> None:
+    def fail(self, failed: FunctionFailed) -> None:
         """Note an error that a process raised; the first one counts."""
         if self.cause is None or (self._missing and not self.note):
             # On a shared slot another trial may have taken the memory.
-            crowded = out_of_memory and self.width < 1.0
-            self.cause, self.note = Cause.CROWDED if crowded else Cause.FAILED, note
+            crowded = failed.out_of_memory and self.width < 1.0
+            self.cause = Cause.CROWDED if crowded else Cause.FAILED
+            self.note, self._error, self._place = failed.note, failed.kind, failed.place
 
     def lose(self, note: str) -> bool:
         """Note that a process is gone through no fault of its own, unless the end is known.
@@ -143,12 +167,15 @@ class RunningAttempt:
         elif self.cause is None and (status or not process.rank):
             self._fail_by_exit(process, status)
 
-    def describe_end(self) -> tuple[Cause, str]:
+    def describe_end(self, at: float) -> Ended:
         """Return how the attempt ended, once all its processes have exited."""
-        assert self.cause is not None
-        if self.cause is Cause.FAILED:
-            return self.cause, self.note or self._missing or self._read_tail()
-        return self.cause, self.note
+        cause, note = self.cause, self.note
+        assert cause is not None
+        if cause is not Cause.FAILED:
+            return Ended(at=at, attempt=self.id, cause=cause, note=note)
+        note = note or self._missing or self._read_tail()
+        error, place = self._error, self._place
+        return Ended(at=at, attempt=self.id, cause=cause, note=note, error=error, place=place)
 
     def _read_tail(self) -> str:
         """Return the last lines of the attempt's output."""

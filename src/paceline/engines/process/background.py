@@ -21,7 +21,8 @@ class BackgroundJobs:
     """A thread for each kind of job, and the results in the order they are ready.
 
     Kinds do not wait for each other: a slow sampler delays no forecast. Jobs that
-    only wait for another machine may have several threads.
+    only wait for another machine may have several threads. With none, a job runs at once, in the
+    thread that submits it.
     """
 
     def __init__(self, threads: Mapping[str, int] | None = None) -> None:
@@ -37,6 +38,10 @@ class BackgroundJobs:
 
     def submit(self, kind: str, job: Job) -> None:
         """Run a job after all earlier jobs of its kind."""
+        if not self._threads.get(kind, 1):
+            self._results.put(job())
+            self._wakeup.wake()
+            return
         if kind not in self._jobs:
             queue: SimpleQueue[Job | None] = SimpleQueue()
             self._jobs[kind] = queue

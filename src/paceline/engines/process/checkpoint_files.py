@@ -30,11 +30,16 @@ class CheckpointFiles:
     """The folders of a study's checkpoints and logs, and the storage behind them."""
 
     def __init__(
-        self, files: Path, storage: Storage | None = None, cache_bytes: int | None = None
+        self,
+        files: Path,
+        storage: Storage | None = None,
+        cache_bytes: int | None = None,
+        *,
+        create: bool = True,
     ) -> None:
         self.checkpoints = files / "checkpoints"
         self.logs = files / "logs"
-        for folder in (self.checkpoints, self.logs):
+        for folder in (self.checkpoints, self.logs) if create else ():
             folder.mkdir(parents=True, exist_ok=True)
         # Where checkpoints are kept; None: in this folder alone.
         self.storage = storage

@@ -83,7 +83,11 @@ class ProcessEngine:
         # Of a study that is resumed: attempts without a driver, requests without an answer.
         self._lost_attempts: list[AttemptId] = []
         self._open_requests: list[d.AskForecast | d.AskProposal | d.WakeAt] = []
-        self._jobs = BackgroundJobs({"forecasts": self._forecast_threads})
+        # A trial in the driver's process does not train while the next config is proposed.
+        proposal_threads = 0 if pool.shares_process else 1
+        self._jobs = BackgroundJobs(
+            {"forecasts": self._forecast_threads, "proposals": proposal_threads}
+        )
         self._uploads = Uploads(files, self._jobs)
         self._supervisor.wake_on(self._jobs.fileno())
         self._supervisor.prepare(len(self._slots))
@@ -102,6 +106,11 @@ class ProcessEngine:
         # Told at the first `wait`: the study has taken Resumed by then.
         self._lost_attempts = list(study.attempts)
         self._open_requests = list(study.pending.open_requests())
+
+    def extend(self, spec: StudySpec, advisor: Advisor) -> None:
+        """Go on with another spec: the study was extended while it runs."""
+        self._spec, self._advisor = spec, advisor
+        self._tell_capacity()
 
     def wait(self, timeout_s: float | None = None) -> Sequence[e.AnyEvent] | None:
         """Return what has happened, in order; wait where nothing has."""
@@ -139,6 +148,8 @@ class ProcessEngine:
             act = _ACT.get(type(decision))
             if act is not None:
                 act(self, decision, study)
+        if isinstance(step.event, e.Reported):
+            self._judged(step.event)
 
     def close(self, grace_s: float | None = None) -> None:
         """End all processes: with SIGTERM, and after the grace with SIGKILL."""
@@ -215,6 +226,10 @@ class ProcessEngine:
         at = attempt.heard_at = self._clock.run_due()
         match message:
             case protocol.EpochReport():
+                if message.last:
+                    # Known before the report is judged: the attempt is not held at its goal.
+                    process.returned = True
+                    attempt.cause = attempt.cause or e.Cause.FINISHED
                 self._report(attempt, message)
             case protocol.CheckpointWritten():
                 self._save(attempt, message)
@@ -225,14 +240,29 @@ class ProcessEngine:
                 if attempt.lose(note):
                     _logger.warning("attempt %d: unusable checkpoint: %s", attempt.id, note)
                     self._tell([e.Spoiled(at=at, attempt=attempt.id, note=note)])
+            case protocol.ParamsUsed():
+                self._tell([attempt.describe_params(message, at)])
+            case protocol.AttrsSet(attrs=attrs):
+                number, trial = attempt.id, attempt.trial
+                self._tell([e.Annotated(at=at, attempt=number, trial=trial, attrs=attrs)])
+            case protocol.AskJudgement(epoch=epoch):
+                attempt.asked = epoch
+                attempt.answer()
+            case protocol.FunctionPruned():
+                process.returned = True
+                attempt.cause = attempt.cause or e.Cause.PRUNED
             case protocol.FunctionReturned():
                 process.returned = True
                 if not process.rank:
                     attempt.cause = attempt.cause or e.Cause.FINISHED
+                # A GPU's memory is free only after the exit; for a core there is no need to wait.
+                can_go = attempt.is_single and self._devices.device == "cpu"
+                if can_go and self._supervisor.let_go(process):
+                    self._end(attempt)
             case protocol.PeerLost(rank=rank):
                 attempt.lose_peer(rank)
-            case protocol.FunctionFailed(note=note, out_of_memory=out_of_memory):
-                attempt.fail(note, out_of_memory=out_of_memory)
+            case protocol.FunctionFailed():
+                attempt.fail(message)
 
     def _report(self, attempt: RunningAttempt, message: protocol.EpochReport) -> None:
         attempt.epoch = message.epoch
@@ -246,6 +276,7 @@ class ProcessEngine:
             seconds=message.seconds,
             memory=message.memory,
             version=message.version,
+            last=message.last,
         )
         saved = message.saved
         if isinstance(saved, protocol.CheckpointWritten):
@@ -279,14 +310,22 @@ class ProcessEngine:
             self._look_at_gpus()
             if not self._lost_slots.isdisjoint(attempt.slots):
                 attempt.cause, attempt.note = e.Cause.LOST, _GPU_GONE
-        cause, note = attempt.describe_end()
+        ended = attempt.describe_end(self._clock.run_due())
         # After `close` processes are expected to exit before their goal.
-        if not self._closed and cause in (e.Cause.FAILED, e.Cause.LOST, e.Cause.CROWDED):
+        if not self._closed and ended.cause in (e.Cause.FAILED, e.Cause.LOST, e.Cause.CROWDED):
+            place = f" at {ended.place}" if ended.place else ""
             _logger.warning(
-                "attempt %d of trial %d: %s: %s", attempt.id, attempt.trial, cause, note
+                "attempt %d of trial %d: %s%s; its output is in %s: %s",
+                *(attempt.id, attempt.trial, ended.cause, place, attempt.log, ended.note),
             )
-        at = self._clock.run_due()
-        self._tell(self._uploads.accept(e.Ended(at=at, attempt=attempt.id, cause=cause, note=note)))
+        self._tell(self._uploads.accept(ended))
+
+    def _judged(self, report: e.Reported) -> None:
+        """Answer an attempt that waits for the decision about its report."""
+        attempt = self._supervisor.attempts.get(report.attempt)
+        if attempt is not None:
+            attempt.judged = report.epoch
+            attempt.answer()
 
     def _tell(self, events: Iterable[e.AnyEvent]) -> None:
         """Return these events from the next `wait`."""
@@ -403,6 +442,7 @@ class ProcessEngine:
                 threads=devices.threads(launch.width),
                 environ=devices.variables(launch.slots, launch.width, rank),
                 log=str((node or files).log(launch.attempt)),
+                define_by_run=spec.define_by_run,
             )
 
     def _amend(self, decision: d.Amend, study: EngineView) -> None:

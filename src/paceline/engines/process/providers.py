@@ -105,6 +105,9 @@ PoolEvent: TypeAlias = "tuple[int, AnyMessage] | WorkerExited | SlotsChanged | C
 class WorkerPool(Protocol):
     """Starts workers and reports their exits."""
 
+    # Whether workers are in the driver's process.
+    shares_process: bool
+
     @property
     def closed(self) -> bool:
         """Whether the pool's process is gone, and every worker with it."""

@@ -83,6 +83,8 @@ class Supervisor:
             if process.channel.fileno() >= 0:
                 self._selector.register(process.channel.fileno(), selectors.EVENT_READ, process)
             process.channel.send(start)
+        if attempt.is_single:
+            self._pool.prepare(1)  # in place of the worker that was prepared for it
         return attempt
 
     def poll(self, timeout: float | None) -> list[SupervisorEvent]:
@@ -137,6 +139,19 @@ class Supervisor:
             # The others end the same way in a moment; a process that does not is stuck.
             self._clock.call_later(self._timeouts.grace_s, lambda: self._kill(attempt))
         return False
+
+    def let_go(self, process: WorkerProcess) -> bool:
+        """Forget a process that has nothing left to do but to exit, with the attempt it was for.
+
+        Return False if the process has exited already: `poll` has returned that, too.
+        """
+        if process.worker not in self._processes:
+            return False
+        attempt = process.attempt
+        attempt.remove(process, 0)
+        del self.attempts[attempt.id]
+        self._hang_up(process)
+        return True
 
     def end(self, attempt: RunningAttempt, grace_s: float | None = None) -> None:
         """Send SIGTERM to an attempt's processes, and SIGKILL after the grace."""

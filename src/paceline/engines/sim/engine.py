@@ -56,6 +56,7 @@ class SimulatedAttempt:
         "state",
         "ticket",
         "version",
+        "version_begun",
         "width",
         "work",
     )
@@ -68,7 +69,8 @@ class SimulatedAttempt:
         self.save_at = launch.save_at
         self.slots = launch.slots
         self.width = launch.width
-        self.version = 0
+        # The version of its order, and the version that its epoch was begun with.
+        self.version = self.version_begun = 0
         self.phase = TRAINING
         # The number of its entry in the heap; -1: it has none.
         self.ticket = -1
@@ -106,6 +108,7 @@ class SimEngine:
     ) -> None:
         self._workload = workload
         self._cluster = cluster
+        self._save_every_s = cluster.save_every_s
         self._advisor = advisor
         self.now = 0.0
         self._applied = -1
@@ -157,9 +160,10 @@ class SimEngine:
 
     def apply(self, step: Step, study: EngineView) -> None:
         """Carry a step's decisions out, once."""
-        if step.number <= self._applied:
+        number = step.number
+        if number <= self._applied:
             return
-        self._applied = step.number
+        self._applied = number
         for decision in step.decisions:
             act = _ACT.get(type(decision))
             if act is not None:
@@ -195,39 +199,41 @@ class SimEngine:
 
     def _make_event(self, attempt: SimulatedAttempt) -> e.AnyEvent:
         """Return the event of an attempt that is due."""
-        outcome = attempt.outcome
-        if attempt.fails_at is not None and self.now >= attempt.fails_at:
+        now = self.now
+        if attempt.fails_at is not None and now >= attempt.fails_at:
             return self._end(attempt, e.Cause.FAILED, "simulated failure")
         if attempt.phase == SAVING:
             event = self._saved(attempt)
             self._deciding = attempt
             return event
-        if type(outcome) is not Crash:
-            attempt.epoch += 1
-            attempt.state = outcome.state
-            attempt.last = outcome.last
-            attempt.phase = REPORTED
-            self._deciding = attempt
-            plain = attempt.rate == 1.0
-            return e.Reported(
-                at=self.now,
-                attempt=attempt.id,
-                epoch=attempt.epoch,
-                metrics=outcome.metrics,
-                seconds=outcome.seconds if plain else self.now - attempt.began,
-            )
-        cause = e.Cause.FINISHED if outcome.over else e.Cause.FAILED
-        return self._end(attempt, cause, outcome.note)
+        outcome = attempt.outcome
+        if type(outcome) is Crash:
+            cause = e.Cause.FINISHED if outcome.over else e.Cause.FAILED
+            return self._end(attempt, cause, outcome.note)
+        attempt.epoch = epoch = attempt.epoch + 1
+        attempt.state = outcome.state
+        attempt.last = outcome.last
+        attempt.phase = REPORTED
+        self._deciding = attempt
+        return e.Reported(
+            at=now,
+            attempt=attempt.id,
+            epoch=epoch,
+            metrics=outcome.metrics,
+            seconds=outcome.seconds if attempt.rate == 1.0 else now - attempt.began,
+            version=None if attempt.version_begun == attempt.version else attempt.version_begun,
+        )
 
     def _continue(self, attempt: SimulatedAttempt) -> None:
         """Continue an attempt after its report or save, now that the decisions are known."""
-        if attempt.phase == ENDED:
+        phase, epoch = attempt.phase, attempt.epoch
+        if phase == ENDED:
             return
-        done = attempt.last or attempt.epoch >= attempt.goal
-        if attempt.phase == REPORTED:
-            every = self._cluster.save_every_s
+        done = attempt.last or epoch >= attempt.goal
+        if phase == REPORTED:
+            every = self._save_every_s
             is_due = every is not None and attempt.is_save_due(every, self.now)
-            if done or is_due or attempt.epoch in attempt.save_at:
+            if done or is_due or epoch in attempt.save_at:
                 if self._cluster.save_s > 0.0:
                     attempt.phase = SAVING
                     self._schedule(attempt, self._cluster.save_s)
@@ -242,21 +248,26 @@ class SimEngine:
 
     def _train(self, attempt: SimulatedAttempt, delay: float) -> None:
         """Begin the next epoch after a delay."""
-        setting = attempt.config if attempt.constant else setting_at(attempt.config, attempt.epoch)
+        setting = attempt.config
+        if not attempt.constant:
+            setting = setting_at(setting, attempt.epoch)
         outcome = self._workload.advance(attempt.state, setting)
         attempt.outcome = outcome
         attempt.phase = TRAINING
+        attempt.version_begun = attempt.version
         attempt.began = self.now + delay
-        # More slots do not speed up the start.
-        work = delay * max(attempt.rate, 1.0) if delay else 0.0
-        self._schedule(attempt, work + outcome.seconds)
+        work = outcome.seconds
+        if delay:
+            work += delay * max(attempt.rate, 1.0)  # more slots do not speed up the start
+        self._schedule(attempt, work)
 
     def _schedule(self, attempt: SimulatedAttempt, work: float) -> None:
         attempt.work = work
         attempt.since = now = self.now
-        due = now + (work if attempt.rate == 1.0 else work / attempt.rate)
-        if attempt.fails_at is not None and attempt.fails_at < due:
-            due = attempt.fails_at
+        rate, fails_at = attempt.rate, attempt.fails_at
+        due = now + work if rate == 1.0 else now + work / rate
+        if fails_at is not None and fails_at < due:
+            due = fails_at
         attempt.ticket = number = self._numbers
         self._numbers = number + 1
         heappush(self._heap, (due, number, attempt))
@@ -405,7 +416,7 @@ def _request_key(event: e.Forecasted | e.Proposed) -> object:
 
 
 # Events that a simulation does not produce: a replay takes them from the log.
-_OUTSIDE = (e.Opened, e.Resumed, e.Commanded, e.Adopted, e.Recalled)
+_OUTSIDE = (e.Opened, e.Resumed, e.Extended, e.Commanded, e.Adopted, e.Recalled)
 
 _ACT: dict[type, Callable[[SimEngine, Any, EngineView], None]] = {
     d.Launch: SimEngine._launch,

@@ -50,14 +50,16 @@ class TraceWorkload:
         if self._share:
             runs = self._select_runs(runs, done, setting)
         run = runs[0]
-        if len(run.values) == done:
+        values = run.values
+        length, after = len(values), done + 1
+        if done == length:
             return Crash(0.0, "", over=True)
-        value = run.values[done]
+        value = values[done]
         return Outcome(
             {self.metric: value if value == value else None},  # NaN is not equal to itself
             run.seconds[done],
-            (runs, done + 1),
-            done + 1 == len(run.values),
+            (runs, after),
+            after == length,
         )
 
     def _select_runs(

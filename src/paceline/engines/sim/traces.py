@@ -43,6 +43,11 @@ class TraceHeader(Struct, frozen=True, kw_only=True):
     # The measured durations of saving and restoring a checkpoint.
     save_s: float | None = None
     restore_s: float | None = None
+    # The lowest and the highest value that the metric can have, if known.
+    range: tuple[float, float] | None = None
+    # The number of runs that a policy, a failure or the end of the study cut short. They could have
+    # trained up to `max_epochs`. Traces without the field are complete.
+    cut: int = 0
 
 
 class _Line(Struct, frozen=True):
@@ -54,6 +59,7 @@ class _Line(Struct, frozen=True):
     seconds: list[float] | float
     setup_s: float | None = None
     seed: int | None = None
+    cut: bool = False
 
 
 class TraceRun(Struct, frozen=True):
@@ -67,6 +73,8 @@ class TraceRun(Struct, frozen=True):
     # The duration of each epoch.
     seconds: array[float]
     setup_s: float | None = None
+    # Whether it was cut short: training would have gone on after its last value.
+    cut: bool = False
 
 
 class Trace(Struct, frozen=True):
@@ -112,6 +120,8 @@ def write_trace(path: str | Path, header: TraceHeader, runs: Iterable[TraceRun])
         }
         if run.setup_s is not None:
             line["setup_s"] = run.setup_s
+        if run.cut:
+            line["cut"] = True
         lines.append(encoder.encode(line))
     # No file name and no time in the gzip header: both would change the bytes.
     body = gzip.compress(b"\n".join(lines) + b"\n", mtime=0)
@@ -123,7 +133,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         raw = path.read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     except FileNotFoundError:
-        raise TraceError(f"{path}: the file does not exist.") from None
+        raise TraceError(f"{path}: the file does not exist: give the path of a trace.") from None
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}.") from None
     except (EOFError, zlib.error):
@@ -161,6 +171,8 @@ def _header(path: str | Path, number: int, body: bytes) -> TraceHeader:
         cost = getattr(header, field)
         if cost is not None and not (cost >= 0 and math.isfinite(cost)):
             raise TraceError(f"{path}:{number}: field {field}: {cost} is not a duration.")
+    if header.range is not None and not header.range[0] < header.range[1]:
+        raise TraceError(f"{path}:{number}: field range: must be two rising numbers.")
     return header
 
 
@@ -190,4 +202,5 @@ def _run(path: str | Path, number: int, body: bytes, header: TraceHeader) -> Tra
     except SpecError as error:
         raise bad("config", str(error).rstrip(".")) from None
     values = array("d", [math.nan if value is None else value for value in line.values])
-    return TraceRun(line.id, settled, values, array("d", seconds), line.setup_s)
+    cut = line.cut and count < header.max_epochs
+    return TraceRun(line.id, settled, values, array("d", seconds), line.setup_s, cut)

@@ -46,7 +46,7 @@ class Observations:
 
     def __init__(self, min_reached: int) -> None:
         self._observations: list[_Observation] = []
-        self._min_reached = min_reached
+        self.min_reached = min_reached
         self._epoch = 1
         # The number of trials that have reached each epoch, and that have finished.
         self._reached: list[int] = []
@@ -90,6 +90,10 @@ class Observations:
         """Assign the proposal that was offered first to a trial."""
         if self._offers:
             self._trials[trial] = self.prior_count + self._offers.popleft()
+
+    def find_number(self, trial: TrialId) -> int | None:
+        """Return the place of a trial's proposal among all; None if it was not proposed here."""
+        return self._trials.get(trial)
 
     def add_report(self, trial: TrialId, loss: float, is_training: bool) -> None:
         """Add one epoch of a trial, which trains on or is paused."""
@@ -161,5 +165,5 @@ class Observations:
         return values
 
     def _advance_epoch(self) -> None:
-        while self._epoch < len(self._reached) and self._reached[self._epoch] >= self._min_reached:
+        while self._epoch < len(self._reached) and self._reached[self._epoch] >= self.min_reached:
             self._epoch += 1

@@ -26,20 +26,23 @@ from optuna.trial import FixedTrial
 from paceline.core.base_part import BasePart
 from paceline.core.decisions import AskProposal, Cut, Entry, Go, Open
 from paceline.core.errors import SpecError, make_unknown_error
-from paceline.core.events import Proposed, Recalled
+from paceline.core.events import Proposed, Recalled, Suggested
 from paceline.core.rng import stream
 from paceline.core.space import CHOICES, Dimension, Space, find_multiples
 from paceline.core.values import to_loss
 from paceline.generators.initial import InitialConfigs
+from paceline.generators.optuna.growing_space import GrowingSpace
 from paceline.generators.optuna.observations import Observations
 from paceline.generators.optuna.study_mirror import StudyMirror
+from paceline.generators.optuna.tpe_sampler import STARTUP, TpeSampler
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import BaseTrial
 
+    from paceline.core.domains import Domain
     from paceline.core.rng import Stream
-    from paceline.core.values import Config, Value
+    from paceline.core.values import Config, TrialId, Value
     from paceline.core.views import StudyView
 
 
@@ -51,6 +54,34 @@ _SILENT = {"CmaEsSampler", "GPSampler", "QMCSampler"}
 # Samplers that store nothing in their study: on resume, proposals are read from the log. Any other
 # sampler is asked again, so that its memory is rebuilt.
 _STATELESS = (TPESampler, GPSampler, RandomSampler)
+
+
+class GivenSpace:
+    """The space of a study as a sampler sees it."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._dimensions = {each.name: each for each in space.dimensions}
+
+    def __len__(self) -> int:
+        return len(self._dimensions)
+
+    def read_first(self, first: list[dict[str, Any]] | None) -> list[dict[str, Value]]:
+        """Return initial configs as the sampler's parameters."""
+        return [self._encode_params(values) for values in InitialConfigs(self._space, first).values]
+
+    def fill(self, trial: BaseTrial) -> Config:
+        """Return the config with the values that a sampler chooses."""
+        return self._space.fill(lambda dimension: suggest_value(trial, dimension))
+
+    def describe(self, config: Config) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
+        """Return a config as Optuna stores it: parameters and their distributions."""
+        trial = FixedTrial(self._encode_params(self._space.read(config)))
+        self.fill(trial)
+        return trial.params, trial.distributions
+
+    def _encode_params(self, values: dict[str, Value]) -> dict[str, Value]:
+        return {name: encode_param(self._dimensions[name], value) for name, value in values.items()}
 
 
 class SamplerFactory:
@@ -66,6 +97,7 @@ class SamplerFactory:
         self, sampler: str | BaseSampler, startup: int | None, options: dict[str, Any]
     ) -> None:
         self._only: BaseSampler | None = None
+        self._tpe: TpeSampler | None = None
         if isinstance(sampler, BaseSampler):
             if startup is not None or options:
                 raise SpecError(
@@ -83,6 +115,8 @@ class SamplerFactory:
                 self._build(0, 0)
             except (TypeError, ValueError) as error:
                 raise SpecError(f"sampler {sampler!r} cannot be created: {error}") from None
+            if self._class is TPESampler and self._options.keys() <= {"n_startup_trials"}:
+                self._tpe = TpeSampler(self._options.get("n_startup_trials", STARTUP))
         # Whether a proposal in the log may be used without asking the sampler again.
         self.is_stateless = self._is_rebuilt and issubclass(self._class, _STATELESS)
 
@@ -90,6 +124,9 @@ class SamplerFactory:
         """Return the sampler for one proposal of a study with this seed."""
         if self._only is not None:
             return self._only
+        if self._tpe is not None:
+            self._tpe.set_seed(_draw_seed(stream(seed, "optuna", number)))
+            return self._tpe
         made = self._build(seed, number if self._is_rebuilt else 0)
         if not self._is_rebuilt:
             self._only = made
@@ -201,6 +238,8 @@ class SamplerGenerator(BasePart):
     """
 
     from_study = ("space",)
+    # Without a space it learns what training functions ask for.
+    define_by_run = True
     pure = False
     sampler: str | BaseSampler
 
@@ -212,13 +251,11 @@ class SamplerGenerator(BasePart):
         startup: int | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        self._space = Space(space or {})
-        self._dimensions = {each.name: each for each in self._space.dimensions}
-        self._first = [
-            self._encode_params(values) for values in InitialConfigs(self._space, first).values
-        ]
+        # Without a space, the hyperparameters that training functions ask for.
+        self._space = GrowingSpace() if space is None else GivenSpace(Space(space))
+        self._first = self._read_first(first)
         self._factory = SamplerFactory(self.sampler, startup, options or {})
-        self._observations = Observations(max(MIN_REACHED, len(self._dimensions) + 1))
+        self._observations = Observations(max(MIN_REACHED, len(self._space) + 1))
         self._mirror = StudyMirror()
         # Calls since the last request, from the loop's thread to the sampler's.
         self._calls: deque[tuple[Any, ...]] = deque()
@@ -242,9 +279,11 @@ class SamplerGenerator(BasePart):
             case Proposed(number=number, config=dict() as config):
                 self._answers[number] = config
                 call((self._handle_answer, number))
-            case Recalled(config=config, values=values, finished=finished):
+            case Suggested(trial=asking, params=params, domains=domains):
+                call((self._learn, asking, params, domains))
+            case Recalled(values=values):
                 losses = [to_loss(value, study.spec.sign) for value in values]
-                call((self._add_prior, config, losses, finished))
+                call((self._add_prior, entry, losses))
             case Open(trial=opened, source=None):
                 call((observations.open_trial, opened))
             case Go(trial=moved):
@@ -261,10 +300,38 @@ class SamplerGenerator(BasePart):
             function(*arguments)
         return configs[number] if number < len(configs) else None
 
-    def _add_prior(self, config: Config, losses: list[float], finished: bool) -> None:
-        if not self._configs:  # later its number would be that of a proposal
-            self._mirror.add_running(*self._describe(config))
-            self._observations.add_prior(losses, finished)
+    def _read_first(self, first: list[dict[str, Any]] | None) -> list[dict[str, Value]]:
+        """Return the initial configs: as the sampler's parameters if there is a space."""
+        if isinstance(self._space, GrowingSpace):
+            return [dict(config) for config in first or ()]
+        return self._space.read_first(first)
+
+    def _add_prior(self, prior: Recalled, losses: list[float]) -> None:
+        if self._configs:
+            return  # now its number would be that of a proposal
+        if not isinstance(self._space, GrowingSpace):
+            described = self._space.describe(prior.config)
+        elif prior.domains:
+            self._grow(prior.domains)
+            described = self._space.describe(prior.config, prior.domains)
+        else:
+            return
+        self._mirror.add_running(*described)
+        self._observations.add_prior(losses, prior.finished)
+
+    def _learn(self, trial: TrialId, params: Config, domains: dict[str, Domain]) -> None:
+        """Show the sampler a trial with the hyperparameters that its function has used."""
+        number = self._observations.find_number(trial)
+        if not isinstance(self._space, GrowingSpace):
+            return
+        self._grow(domains)
+        if number is not None:
+            self._mirror.correct(number, *self._space.describe(params, domains))
+
+    def _grow(self, domains: dict[str, Domain]) -> None:
+        assert isinstance(self._space, GrowingSpace)
+        self._space.learn(domains)
+        self._observations.min_reached = max(MIN_REACHED, len(self._space) + 1)
 
     def _handle_request(self, number: int) -> None:
         self._observations.expect_answer(number)
@@ -278,7 +345,7 @@ class SamplerGenerator(BasePart):
     def _add_config(self, number: int) -> None:
         answer, observations = self._answers.get(number), self._observations
         if answer is not None and self._factory.is_stateless:
-            self._mirror.add_running(*self._describe(answer))
+            self._mirror.add_running(*self._space.describe(answer))
             config = answer
         else:
             try:
@@ -291,7 +358,8 @@ class SamplerGenerator(BasePart):
             if answer is not None and answer != config:
                 # The sampler draws another config than before the resume; it must learn from the
                 # config that was trained.
-                self._mirror.correct(number + observations.prior_count, *self._describe(answer))
+                described = self._space.describe(answer)
+                self._mirror.correct(number + observations.prior_count, *described)
                 config = answer
         self._configs.append(config)
         observations.add_proposal()
@@ -302,17 +370,10 @@ class SamplerGenerator(BasePart):
         mirror.update(sampler, observations.compute_values(), observations.take_ended())
         if mirror.is_exhausted:
             return {}
-        trial = mirror.ask_with(self._first[number] if number < len(self._first) else {})
-        return self._space.fill(lambda dimension: suggest_value(trial, dimension))
-
-    def _encode_params(self, values: dict[str, Value]) -> dict[str, Value]:
-        return {name: encode_param(self._dimensions[name], value) for name, value in values.items()}
-
-    def _describe(self, config: Config) -> tuple[dict[str, Value], dict[str, BaseDistribution]]:
-        """Return a config as Optuna stores it: parameters and their distributions."""
-        trial = FixedTrial(self._encode_params(self._space.read(config)))
-        self._space.fill(lambda dimension: suggest_value(trial, dimension))
-        return trial.params, trial.distributions
+        given = self._first[number] if number < len(self._first) else {}
+        if isinstance(self._space, GrowingSpace):
+            return {**self._space.fill(mirror.ask()), **given}
+        return self._space.fill(mirror.ask_with(given))
 
 
 class Tpe(SamplerGenerator):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from optuna import logging as optuna_logging
 from optuna.pruners import NopPruner
+from optuna.samplers import BaseSampler
 from optuna.storages import InMemoryStorage
 from optuna.study import Study, StudyDirection
 from optuna.trial import TrialState, create_trial
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from optuna.distributions import BaseDistribution
-    from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial, Trial
 
 _NAME = "paceline"
@@ -38,25 +38,31 @@ class _MirrorStorage(InMemoryStorage):
     def __init__(self) -> None:
         super().__init__()
         self._shown: list[FrozenTrial] = []
+        # What each of these was made of.
+        self._sources: list[tuple[FrozenTrial, float | None]] = []
         # By number, what was trained where that is not what the sampler drew.
         self._corrections: dict[int, tuple[dict[str, Any], dict[str, BaseDistribution]]] = {}
+        # The trial below, and the corrected one made of it.
+        self._corrected: dict[int, tuple[FrozenTrial, FrozenTrial]] = {}
 
     def set_values(self, study_id: int, values: Sequence[float | None]) -> None:
         """Show every trial with its value: None is still running, NaN is failed."""
-        self._shown = [copy.copy(trial) for trial in self._list_below(study_id)]
-        for trial, value in zip(self._shown, values, strict=True):
-            if value is None:
-                continue
-            if math.isnan(value):
-                trial.state = TrialState.FAIL
-            else:
-                trial.state, trial.value = TrialState.COMPLETE, value
+        below = self._list_below(study_id)
+        known = min(len(self._shown), len(below))
+        for at, (trial, value) in enumerate(zip(below, values, strict=True)):
+            # The storage makes another object of a trial that it writes to.
+            if at >= known:
+                self._shown.append(_show(trial, value))
+            elif self._sources[at][0] is not trial or self._sources[at][1] != value:
+                self._shown[at] = _show(trial, value)
+        self._sources = list(zip(below, values, strict=True))
 
     def correct(
         self, number: int, params: dict[str, Any], distributions: dict[str, BaseDistribution]
     ) -> None:
         """Replace the parameters of a trial by those it was trained with."""
         self._corrections[number] = params, distributions
+        self._corrected.pop(number, None)
 
     def _list_below(self, study_id: int) -> list[FrozenTrial]:
         trials = super().get_all_trials(study_id, deepcopy=False)
@@ -67,8 +73,11 @@ class _MirrorStorage(InMemoryStorage):
     def _apply_correction(self, trial: FrozenTrial) -> FrozenTrial:
         if trial.number not in self._corrections:
             return trial
-        corrected = copy.copy(trial)
-        corrected.params, corrected.distributions = self._corrections[trial.number]
+        below, corrected = self._corrected.get(trial.number, (None, trial))
+        if below is not trial:  # the storage makes another object of a trial that it writes to
+            corrected = copy.copy(trial)
+            corrected.params, corrected.distributions = self._corrections[trial.number]
+            self._corrected[trial.number] = trial, corrected
         return corrected
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
@@ -82,8 +91,10 @@ class _MirrorStorage(InMemoryStorage):
         states: Container[TrialState] | None = None,
     ) -> list[FrozenTrial]:
         """Return the trials with their newest values, and newer trials as they are."""
-        trials = self._list_below(study_id)
-        trials[: len(self._shown)] = self._shown
+        trials = super().get_all_trials(study_id, deepcopy=False)
+        count = len(self._shown)
+        trials[count:] = [self._apply_correction(trial) for trial in trials[count:]]
+        trials[:count] = self._shown
         if states is not None:
             trials = [trial for trial in trials if trial.state in states]
         return copy.deepcopy(trials) if deepcopy else trials
@@ -94,6 +105,16 @@ class _MirrorStorage(InMemoryStorage):
         if not trials:
             raise ValueError("No trials are completed yet.")
         return min(trials, key=lambda trial: (trial.value, trial.number))
+
+
+def _show(trial: FrozenTrial, value: float | None) -> FrozenTrial:
+    """Return a trial with its value: None is still running, NaN is failed."""
+    shown = copy.copy(trial)
+    if value is not None and math.isnan(value):
+        shown.state = TrialState.FAIL
+    elif value is not None:
+        shown.state, shown.value = TrialState.COMPLETE, value
+    return shown
 
 
 class StudyMirror(Study):
@@ -119,6 +140,8 @@ class StudyMirror(Study):
         """Show a sampler all values, and tell it which trials have ended since the last update."""
         self.sampler = sampler
         self._mirror.set_values(self._mirror_id, values)
+        if type(sampler).after_trial is BaseSampler.after_trial:
+            return  # it does nothing when a trial has ended
         for number in ended:
             value = values[number]
             trial_id = self._mirror.get_trial_id_from_study_id_trial_number(self._mirror_id, number)

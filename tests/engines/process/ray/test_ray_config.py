@@ -58,6 +58,7 @@ def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
             metric="loss",
             mode="min",
             epochs=1,
+            trials=1,
             slots="ray",
         )
 

@@ -29,6 +29,9 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
 )
 
+# The value of `slots` that runs trials in the driver's process.
+INLINE = "inline"
+
 # The loopback network interface.
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
@@ -123,6 +126,23 @@ class LocalDevices(Struct, frozen=True):
         return variables
 
 
+class InlineDevices(LocalDevices, frozen=True):
+    """The one slot of `slots="inline"`: the driver's own process, with all that it sees."""
+
+    @property
+    def needs_watching(self) -> bool:
+        """Return False: if the process loses its GPU, the driver ends with it."""
+        return False
+
+    def more(self, used: Collection[SlotId], wanted: int) -> Sequence[SlotId]:
+        """Return nothing: the process runs one trial at a time."""
+        return ()
+
+    def variables(self, slots: Sequence[SlotId], width: float, rank: int) -> dict[str, str]:
+        """Return nothing: the environment of the process stays as it is."""
+        return {}
+
+
 def mps_variables(pipe: str, width: float) -> dict[str, str]:
     """Return the variables of a process on a share of a GPU; none without the service."""
     if not pipe or width >= 1.0:
@@ -136,9 +156,12 @@ def find_devices(slots: int | str | None = None) -> LocalDevices:
     """Return the devices for the option `slots`.
 
     None: all GPUs, or all cores if there are none. A number: that many of these. `"cpu"` or
-    `"cpu:4"`: cores, even if there are GPUs.
+    `"cpu:4"`: cores, even if there are GPUs. `"inline"`: the driver's own process.
     """
     cores = _count_cores()
+    if slots == INLINE:
+        own = tuple(gpu.name for gpu in _find_gpus()[:1])
+        return InlineDevices(1, cores, own)
     kind, count = _parse_slots(slots)
     gpus: Sequence[Gpu] = () if kind == "cpu" else _find_gpus()
     if kind == "gpu" and not gpus:
@@ -168,7 +191,7 @@ def _parse_slots(slots: int | str | None) -> tuple[str, int | None]:
         return kind, int(number) if number else None
     if slots.isdigit():
         return "any", int(slots)
-    raise SpecError(f"slots={slots!r} is invalid: give a number, 'cpu:4' or 'gpu:2'.")
+    raise SpecError(f"slots={slots!r} is invalid: give a number, 'cpu:4', 'gpu:2' or 'inline'.")
 
 
 def _count_cores() -> int:

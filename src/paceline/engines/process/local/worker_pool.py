@@ -5,6 +5,7 @@ Knows processes and sockets. Does not know attempts: a worker is a number and a 
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import socket
@@ -15,16 +16,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
-from paceline.core.errors import SpecError
+from paceline.core.errors import SpecError, warn_user
+from paceline.core.text import format_bytes
 from paceline.worker.forkserver_protocol import (
+    LOADING,
     ForkServerSocket,
     ForkWorker,
     FunctionLoaded,
     KillWorker,
     LoadFunction,
+    ModuleImporting,
     WorkerExited,
 )
-from paceline.worker.process import takes_config
+from paceline.worker.function import check_function, name_function
 from paceline.worker.protocol import Channel
 
 if TYPE_CHECKING:
@@ -35,20 +39,23 @@ if TYPE_CHECKING:
 # How often the fork server is started after it was killed. The function was loaded before, so a
 # fork server that exits again was killed again.
 _RESTARTS = 5
+# A function of more bytes than this is slow to start.
+_LARGE_BYTES = 100_000_000
 
 
 class PackedFunction(NamedTuple):
-    """A pickled training function, its name, and the search path of its modules."""
+    """A pickled training function, its name, and the driver's search path and arguments."""
 
     body: bytes
     name: str
     path: tuple[str, ...]
+    argv: tuple[str, ...]
 
 
-def pack_function(train: Callable[[Any], Any]) -> PackedFunction:
-    """Pickle a training function; raise SpecError if it cannot be called with a trial."""
-    takes_config(train)
-    name = getattr(train, "__name__", "the training function")
+def pack_function(train: Callable[..., Any]) -> PackedFunction:
+    """Pickle a training function; raise SpecError if it cannot be one."""
+    check_function(train)
+    name = name_function(train)
     try:
         body: bytes = cloudpickle.dumps(train)
     except Exception as error:
@@ -56,15 +63,42 @@ def pack_function(train: Callable[[Any], Any]) -> PackedFunction:
             f"{name} cannot be sent to workers ({error}): create locks, open files and "
             "connections inside it instead of using those of the surrounding module."
         ) from None
-    return PackedFunction(body, name, tuple(sys.path))
+    if len(body) > _LARGE_BYTES:
+        warn_user(_describe_size(train, name, len(body)))
+    return PackedFunction(body, name, tuple(sys.path), tuple(sys.argv))
+
+
+def _describe_size(train: Callable[..., Any], name: str, size: int) -> str:
+    """Return what is large in a pickled function, and what to do about it."""
+    used = inspect.getclosurevars(train) if inspect.isfunction(train) else None
+    objects = {} if used is None else {**used.globals, **used.nonlocals}
+    sizes = {key: getattr(value, "nbytes", sys.getsizeof(value)) for key, value in objects.items()}
+    most = max(sizes, key=lambda key: sizes[key], default="")
+    share = f", most of it in {most}" if most and sizes[most] > size / 2 else ""
+    return (
+        f"{name} takes {format_bytes(size)} when it is sent to workers{share}: load large data "
+        "inside the function, or from a file, so that studies start faster."
+    )
 
 
 class ForkServerPool:
     """A fork server and the workers it has forked."""
 
+    shares_process = False
+
     def __init__(
-        self, train: Callable[[Any], Any] | PackedFunction, environ: Mapping[str, str]
+        self,
+        train: Callable[..., Any] | PackedFunction,
+        environ: Mapping[str, str],
+        say: Callable[[str], None] | None = None,
     ) -> None:
+        # Called with what takes time while the function is loaded.
+        self._say = say
+        if LOADING in os.environ:
+            raise SpecError(
+                "a study was started while a worker imports the module of a training function: "
+                "put the call of pl.tune under `if __name__ == '__main__':`"
+            )
         self._train = train if isinstance(train, PackedFunction) else pack_function(train)
         # Code that asks torch for GPUs while the function is loaded must not initialize CUDA:
         # forked workers could not use it.
@@ -91,15 +125,16 @@ class ForkServerPool:
             self._spares[number] = channel
 
     def acquire(self, slots: Sequence[SlotId]) -> list[tuple[int, Channel]]:
-        """Return a worker for each slot; several are linked to each other as a gang."""
+        """Return a worker for each slot; several are linked to each other as a gang.
+
+        One that was prepared starts at once; prepare another when it has its attempt.
+        """
         if len(slots) > 1:
             return self._fork_gang(len(slots))
         if not self._spares:
             self.prepare(1)
         number = next(iter(self._spares))
-        channel = self._spares.pop(number)
-        self.prepare(1)
-        return [(number, channel)]
+        return [(number, self._spares.pop(number))]
 
     def fork(self, *links: socket.socket) -> tuple[int, Channel]:
         """Fork a worker with these links to other processes of its gang."""
@@ -155,8 +190,14 @@ class ForkServerPool:
     def _start(self, tries: int) -> None:
         for _ in range(tries):
             self._spawn()
-            if self._load():
-                return
+            try:
+                if self._load():
+                    return
+            except BaseException:
+                # Interrupted, perhaps: a process that imports code does not notice a closed socket.
+                self._process.kill()
+                self.close(1.0)
+                raise
         raise SpecError(f"{self._train.name} cannot be loaded: the process that imports it exited.")
 
     def _spawn(self) -> None:
@@ -177,12 +218,23 @@ class ForkServerPool:
         with tempfile.TemporaryFile() as file:
             file.write(self._train.body)
             file.seek(0)
-            self._socket.send(LoadFunction(list(self._train.path)), file.fileno())
-        answer = self._socket.receive()
-        if not answer or not isinstance(answer[0], FunctionLoaded):
+            loading = LoadFunction(list(self._train.path), list(self._train.argv))
+            self._socket.send(loading, file.fileno())
+        answer = self._await_function()
+        if answer is None:
             self.close(1.0)
             return False
-        if answer[0].error:
+        if answer.error:
             self.close(1.0)
-            raise SpecError(f"{self._train.name} cannot be loaded in a worker: {answer[0].error}.")
+            raise SpecError(f"{self._train.name} cannot be loaded in a worker: {answer.error}.")
         return True
+
+    def _await_function(self) -> FunctionLoaded | None:
+        """Wait until the function is loaded, and say what is imported; None: the process exited."""
+        while not self._socket.closed:
+            for message in self._socket.receive():
+                if isinstance(message, FunctionLoaded):
+                    return message
+                if isinstance(message, ModuleImporting) and self._say is not None:
+                    self._say(f"importing {message.name} in a worker")
+        return None

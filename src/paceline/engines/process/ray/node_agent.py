@@ -171,6 +171,8 @@ class NodeAgent:
                 acquired = self._pool.acquire(range(len(workers)))
                 for worker, started in zip(workers, acquired, strict=True):
                     self._add_worker(worker, started)
+                if len(workers) == 1:
+                    self._pool.prepare(1)  # in place of the worker that was prepared for it
             case KillWorker(worker=worker, signal=number):
                 if worker in self._workers:
                     self._pool.kill(self._workers[worker][0], number)

@@ -75,7 +75,7 @@ class RaySession:
     def __init__(
         self,
         cluster: Ray,
-        train: Callable[[Any], Any],
+        train: Callable[..., Any],
         files: CheckpointFiles,
         *,
         mps: bool = False,

@@ -57,6 +57,7 @@ class RayWorkerPool:
 
     # An agent restarts its own fork server, so the pool as a whole is never lost.
     closed = False
+    shares_process = False
 
     def __init__(self) -> None:
         self.placements: dict[SlotId, SlotPlacement] = {}

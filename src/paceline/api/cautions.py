@@ -1,0 +1,89 @@
+"""Warnings about studies that do something other than their user means.
+
+Knows what to look for before a study starts and while it runs. Each is told once, with the way out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.core.errors import warn_user
+from paceline.core.events import Cause, Ended, Missed
+from paceline.worker.protocol import KEEPS_NOTHING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.core.decisions import Step
+    from paceline.core.values import AttemptId, StudySpec
+    from paceline.engines.process.local.devices import LocalDevices
+
+# Generators that end by themselves.
+_FINITE = ("grid", "queued")
+# More trials for each core are probably a mistake.
+_TRIALS_PER_CORE = 4
+
+
+def warn_of_no_end(spec: StudySpec) -> None:
+    """Warn if nothing but its user ends a study."""
+    budget = spec.budget
+    common = (budget.deadline_s, budget.slot_seconds)
+    if spec.standing or any(limit is not None for limit in common):
+        return
+    endless = [
+        study.name
+        for study in spec.studies
+        if study.budget.trials is None
+        and study.budget.target is None
+        and study.generator.name not in _FINITE
+    ]
+    if endless:
+        name = endless[0]
+        warn_user(
+            f"study {name!r} has no end and runs until Ctrl-C: give trials=100, deadline='1h', "
+            "slot_hours=… or target=… to end it.",
+        )
+
+
+def warn_of_many_slots(devices: LocalDevices) -> None:
+    """Warn if far more trials are to run at once than this machine has cores."""
+    if not devices.gpus and devices.slots > _TRIALS_PER_CORE * devices.cores:
+        warn_user(
+            f"slots={devices.slots} runs {devices.slots} trials at once on "
+            f"{devices.cores} CPU cores, so that each gets {devices.cores / devices.slots:.2g} of "
+            f"a core: give slots={devices.cores}, or leave slots out.",
+        )
+
+
+class RestartCaution:
+    """Warns when the first trial is paused whose function keeps nothing."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._spec = spec
+        self._is_told = False
+        self._without_state: set[AttemptId] = set()
+
+    def look(self, steps: Sequence[Step]) -> None:
+        """Look for an attempt that ends at a goal, before the last epoch, without a checkpoint."""
+        if self._is_told:
+            return
+        for step in steps:
+            event = step.event
+            if isinstance(event, Missed) and event.note == KEEPS_NOTHING:
+                if event.epoch < self._spec.epochs:
+                    self._without_state.add(event.attempt)
+            elif (
+                isinstance(event, Ended)
+                and event.cause is Cause.GOAL
+                and event.attempt in self._without_state
+            ):
+                self._warn()
+                return
+
+    def _warn(self) -> None:
+        self._is_told = True
+        warn_user(
+            f"the training function of study {self._spec.name!r} keeps nothing, so a paused trial "
+            "starts over when it goes on: use trial.keep(…), or give policy='asha_stop', which "
+            "pauses no trial.",
+        )
