@@ -67,7 +67,7 @@ def test_the_studies_of_a_store_are_listed_in_short(store: str) -> None:
 
 def test_an_unknown_study_is_not_found_and_a_near_name_is_suggested(store: str) -> None:
     with pytest.raises(pl.StudyNotFound, match="did you mean 'first'"):
-        pl.load("frist", store)
+        pl.load("first1", store)
     with pytest.raises(pl.StoreError, match="there is no store"):
         pl.load("first", str(Path(store).with_name("none.db")))
 
