@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import paceline as pl
 from paceline.cli.main import main
 from paceline.engines.process.local import worker_pool
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SPACE = {"lr": pl.uniform(0, 1)}
 
@@ -54,6 +54,33 @@ def test_a_study_whose_trials_all_fail_raises_with_the_traceback_and_the_output(
     assert [line.rpartition(" in ")[2] for line in frames] == ["fail_after_a_report", "look_up"]
     assert details[-2].startswith("The output of trial 0 is in ")
     assert details[-1] == "this is trial 0"
+
+
+SCRIPT = """
+import paceline as pl
+
+def train(lr):
+    print("before the error")
+    return 1 / 0
+
+pl.tune(train, space={"lr": pl.uniform(0, 1)}, trials=1, slots=1, progress=False)
+"""
+
+
+def test_the_output_that_the_error_names_is_there_after_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert ran.returncode == 1
+    found = re.search(r"The output of trial 0 is in (\S+?),", ran.stderr)
+    assert found is not None
+    output = Path(found.group(1))
+    assert output in tmp_path.glob("paceline-*/logs/attempt-*.log")
+    assert output.read_text().startswith("before the error")
+    assert not list(tmp_path.glob("paceline-*/checkpoints"))
 
 
 def test_a_failed_study_keeps_its_result() -> None:

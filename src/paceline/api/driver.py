@@ -23,7 +23,7 @@ from paceline.api.failure_messages import (
     warn_of_ended_study,
     warn_of_failures,
 )
-from paceline.api.locations import StudyLocations
+from paceline.api.locations import StudyLocations, keep_output
 from paceline.api.options import generator_to_build, resolve_spec, seconds_until
 from paceline.api.prior_studies import (
     describe_taken_over,
@@ -205,6 +205,7 @@ class Driver:
             )
         if end.cause is EndCause.FAILED:
             cause = None if self._inline is None else self._inline.error
+            keep_output(self._locations.files)  # the message refers to it
             raise StudyFailed(describe_failed_study(state, self._files), self.result) from cause
         for group in state.groups:
             warn_of_failures(group)

@@ -83,6 +83,10 @@ def _choose_folder(study: str, options: StudyOptions, run: RunInfo) -> Path:
     return beside or make_temporary_folder()
 
 
+# Temporary folders with output that an error message refers to.
+_KEPT_OUTPUTS: set[Path] = set()
+
+
 def make_temporary_folder() -> Path:
     """Return a new folder that is deleted when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="paceline-"))
@@ -90,10 +94,16 @@ def make_temporary_folder() -> Path:
     return folder
 
 
+def keep_output(folder: Path) -> None:
+    """Keep the output of trials in a temporary folder when this process ends."""
+    _KEPT_OUTPUTS.add(folder)
+
+
 def _remove_folder(folder: Path, owner: int) -> None:
     # A forked process that ends must leave its parent's files alone.
     if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
+        rest = folder / "checkpoints" if folder in _KEPT_OUTPUTS else folder
+        shutil.rmtree(rest, ignore_errors=True)
 
 
 def _choose_address(study: str, options: StudyOptions, run: RunInfo, *, begun: bool) -> str | None:
