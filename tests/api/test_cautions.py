@@ -47,6 +47,7 @@ def test_a_study_that_nothing_ends_is_warned_about() -> None:
         {"slot_hours": 1.0},
         {"target": 0.1},
         {"space": {"x": pl.grid([1, 2])}},
+        {"policy": "pbt"},
     ],
 )
 def test_a_study_that_something_ends_is_not(options: dict[str, Any]) -> None:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from paceline.core.values import AttemptId, StudySpec
     from paceline.engines.process.local.devices import LocalDevices
 
-# Generators that end by themselves.
-_FINITE = ("grid", "queued")
+# Generators and policies that end by themselves.
+_FINITE_GENERATORS = ("grid", "queued")
+_FINITE_POLICIES = ("pbt",)
 # More trials for each core are probably a mistake.
 _TRIALS_PER_CORE = 4
 
@@ -35,7 +36,8 @@ def warn_of_no_end(spec: StudySpec) -> None:
         for study in spec.studies
         if study.budget.trials is None
         and study.budget.target is None
-        and study.generator.name not in _FINITE
+        and study.generator.name not in _FINITE_GENERATORS
+        and study.policy.name not in _FINITE_POLICIES
     ]
     if endless:
         name = endless[0]
