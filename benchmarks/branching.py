@@ -101,7 +101,7 @@ def compare_populations() -> tuple[str, dict[str, list[RunOutcome]]]:
         epochs = 60 * minutes
         settings: dict[str, Any] = {"slots": 8, "slot_seconds": 60.0 * minutes, "trials": 1000}
         population = epochs // 60
-        policies = ("fifo", "asha", "median", f"pbt:population={population}")
+        policies = ("fifo", "asha:drain=true", "median", f"pbt:population={population}")
         runs = {policy: run_seeds("quadratic", policy=policy, **settings) for policy in policies}
         base = runs["fifo"]
         for policy, found in runs.items():

@@ -38,10 +38,10 @@ POLL_S = 30.0
 
 PEER = "Syne Tune"
 PROMOTING = "Paceline asha:drain=false"
-DRAINING = "Paceline asha"
+DRAINING = "Paceline asha, draining"
 POLICIES = {
     PROMOTING: f"asha:eta={ETA},first={FIRST},drain=false",
-    DRAINING: f"asha:eta={ETA},first={FIRST}",
+    DRAINING: f"asha:eta={ETA},first={FIRST},drain=true",
 }
 
 
@@ -265,7 +265,7 @@ slowest. Absolute figures depend on the machine; the ratio is the result.
   Syne Tune has the stopping form only: a trial that misses the cut ends. Paceline's is
   the promoting form of the paper: such a trial pauses, and may be resumed.
   `asha:drain=false` ends the study when nothing is left to promote: about as many reports as
-  Syne Tune handles, and the fair comparison. `asha` alone, the default, then trains the paused
+  Syne Tune handles, and the fair comparison. With `drain=true` it then trains the paused
   trials to the end; most of its reports are between rungs and cheap.
 * **One report** is one epoch's result handled by the scheduler, on both sides.
 * **Measured**: CPU time (`time.process_time`), garbage collector on. For Syne Tune only the tuning

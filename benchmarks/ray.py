@@ -237,7 +237,7 @@ def simulate_cluster(nodes: int, table: Trace) -> dict[str, Any]:
     began = time.process_time()
     result = pl.Simulation(
         source="table",
-        policy="asha",
+        policy="asha:drain=true",
         slots=nodes * NODE_SLOTS,
         node_slots=NODE_SLOTS,
         fetch_s=FETCH_S,

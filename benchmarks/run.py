@@ -118,7 +118,7 @@ def _simulate_log(reports: int) -> list[Step]:
 
     steps: list[Step] = []
     table = make_trace(make_table(reports // 10, 10))
-    Simulation(source="table", policy="asha", slots=64).run(
+    Simulation(source="table", policy="asha:drain=true", slots=64).run(
         name="log", trace=table, remember=steps.extend
     )
     return steps
@@ -212,7 +212,7 @@ CASES: tuple[Case, ...] = (
             {"reports_per_cpu_s": "reports per CPU second"},
             "≥ 50,000 at 64 and 1,000" if slots > 4 else "",
         )
-        for policy in ("asha", "asha:drain=false")
+        for policy in ("asha:drain=true", "asha:drain=false")
         for slots in (4, 64, 1000)
     ),
     (
