@@ -35,6 +35,6 @@ def train(config):
 if __name__ == "__main__":
     space = {"lr": tune.loguniform(1e-5, 1e-1), "alpha": tune.loguniform(1e-6, 1e-1)}
     scheduler = ASHAScheduler(max_t=EPOCHS)
-    choose = tune.TuneConfig(metric="accuracy", mode="max", num_samples=6, scheduler=scheduler)
+    choose = tune.TuneConfig(metric="accuracy", mode="max", num_samples=4, scheduler=scheduler)
     best = tune.Tuner(train, param_space=space, tune_config=choose).fit().get_best_result()
     print(f"accuracy {best.metrics['accuracy']:.3f} with {best.config}")

@@ -136,9 +136,11 @@ def test_nodes_come_for_requested_slots_and_again_for_a_node_that_is_taken_away(
     assert [trial.status for trial in result.trials] == ["finished"] * 6
     assert replay_log(log).difference is None
     run_command("show", "remote", "--store", store)
-    assert "6: 6 finished, 0 stopped, 0 failed, 0 unfinished" in capsys.readouterr().out
+    assert "6: 6 finished" in capsys.readouterr().out
 
 
+# Its function keeps nothing, so that those which lose their slots start over.
+@pytest.mark.filterwarnings("ignore:the training function:paceline.PacelineWarning")
 def test_slots_that_are_given_back_free_their_node_while_the_study_goes_on(
     autoscaled: AutoscaledCluster, store: str, hold: Path, tmp_path: Path
 ) -> None:
