@@ -43,6 +43,7 @@ def read(name: str) -> str:
 
 # Examples with torch or Ray take longest to start.
 SLOW_EXAMPLES = {
+    "02_digits.py",
     "03_torch_fashion_mnist.py",
     "08_wide_trials.py",
     "09_from_ray_tune.py",

@@ -101,6 +101,7 @@ def test_every_command_that_the_demo_suggests_works(demo_run: tuple[Path, Comman
 # Demos after the first
 
 
+@pytest.mark.slow
 def test_an_interrupted_demo_is_resumed_and_a_new_one_follows_an_ended_one(
     tmp_path: Path,
 ) -> None:
