@@ -157,6 +157,15 @@ def test_a_result_converts_to_a_dataframe() -> None:
     assert {"status", "value", "epoch", "seconds", "config.lr", "config.width"} <= set(frame)
 
 
+def test_a_dataframe_has_every_metric() -> None:
+    def train(trial: pl.Trial) -> dict[str, float]:
+        return {"loss": 0.5, "size": 3.0 + trial.id}
+
+    given: Any = {"space": {"lr": pl.uniform(0, 1)}, "trials": 2, "slots": 1, "progress": False}
+    frame = pl.tune(train, metric="loss", mode="min", **given).dataframe()
+    assert list(frame["last.size"]) == [3.0, 4.0]
+
+
 def test_the_same_seed_gives_the_same_result() -> None:
     one, other = (pl.tune(train_adding, **options(policy="fifo", seed=3)) for _ in range(2))
     assert [t.config for t in one.trials] == [t.config for t in other.trials]

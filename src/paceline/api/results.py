@@ -122,6 +122,24 @@ class TrialResult(Struct, frozen=True, kw_only=True):
         return render_trial(self)
 
 
+def make_trial_rows(trials: Sequence[TrialResult]) -> list[dict[str, Any]]:
+    """Return a row for each trial: its status, best value, last value of each metric, config."""
+    return [
+        {
+            "trial": trial.id,
+            "status": trial.status,
+            "value": trial.value,
+            "epoch": trial.epoch,
+            "epochs": len(trial.values),
+            "seconds": sum(trial.seconds),
+            "failures": trial.failures,
+            **{f"last.{name}": values[-1] for name, values in trial.metrics.items() if values},
+            **{f"config.{name}": value for name, value in trial.config.items()},
+        }
+        for trial in trials
+    ]
+
+
 class Result:
     """The result of a study, or of one of several that were run as one. Those share one log."""
 
@@ -234,24 +252,12 @@ class Result:
         return draw_figure(self._log, name)
 
     def dataframe(self) -> Any:  # noqa: ANN401 - pandas is imported on use
-        """Return a pandas DataFrame with a row for each trial: its status, best value, config."""
+        """Return a pandas DataFrame with a row for each trial, as `paceline export` writes it."""
         try:
             import pandas
         except ImportError:
             raise SpecError("dataframe() needs pandas: pip install pandas.") from None
-        return pandas.DataFrame(
-            {
-                "trial": trial.id,
-                "status": trial.status,
-                "value": trial.value,
-                "epoch": trial.epoch,
-                "epochs": len(trial.values),
-                "seconds": sum(trial.seconds),
-                "failures": trial.failures,
-                **{f"config.{name}": value for name, value in trial.config.items()},
-            }
-            for trial in self.trials
-        )
+        return pandas.DataFrame(make_trial_rows(self.trials))
 
     def make_ending(self, *, is_old: bool = False) -> Ending:
         """Return what is shown at the end of the study; `is_old`: it had ended before."""

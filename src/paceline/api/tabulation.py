@@ -10,31 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from paceline.api.results import make_trial_rows
 from paceline.core.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
-    from paceline.api.results import Result, TrialResult
-
-
-def make_trial_rows(trials: Sequence[TrialResult]) -> list[dict[str, Any]]:
-    """Return a row for each trial: its status, best value, last value of each metric, config."""
-    return [
-        {
-            "trial": trial.id,
-            "status": trial.status,
-            "value": trial.value,
-            "epoch": trial.epoch,
-            "epochs": len(trial.values),
-            "seconds": sum(trial.seconds),
-            "failures": trial.failures,
-            **{f"last.{name}": values[-1] for name, values in trial.metrics.items() if values},
-            **{f"config.{name}": value for name, value in trial.config.items()},
-        }
-        for trial in trials
-    ]
+    from paceline.api.results import Result
 
 
 def write_table(result: Result, path: Path) -> int:

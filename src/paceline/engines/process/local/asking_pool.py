@@ -7,19 +7,14 @@ process. It waits for the driver by running the driver's loop.
 from __future__ import annotations
 
 import select
-import socket
-from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from paceline.worker.forkserver_protocol import WorkerExited
+from paceline.engines.process.local.same_process_pool import SameProcessPool
 from paceline.worker.protocol import AnyMessage, Channel
-from paceline.worker.wakeup_pipe import WakeupPipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from paceline.core.values import SlotId
+    import socket
+    from collections.abc import Callable
 
     # Runs the driver's loop until the condition holds; False if it never will.
     Pump = Callable[[Callable[[], bool]], bool]
@@ -46,21 +41,11 @@ class AskedChannel(Channel):
         return bool(select.select([self._socket], [], [], 0)[0])
 
 
-class AskingPool:
+class AskingPool(SameProcessPool[AskedChannel]):
     """Workers that wait until the program asks for them."""
 
-    # There is no process that could be gone.
-    closed = False
-    shares_process = True
-
     def __init__(self, pump: Pump) -> None:
-        self._pump = pump
-        self._workers = 0
-        # Workers that have not exited: the driver's ends of their sockets.
-        self._ends: dict[int, socket.socket] = {}
-        self._waiting: deque[tuple[int, AskedChannel]] = deque()
-        self._exits: list[WorkerExited] = []
-        self._wakeup = WakeupPipe()
+        super().__init__(lambda end: AskedChannel(end, pump))
 
     @property
     def is_waiting(self) -> bool:
@@ -70,52 +55,3 @@ class AskingPool:
     def take(self) -> tuple[int, AskedChannel]:
         """Return the number and the channel of the worker that waits longest."""
         return self._waiting.popleft()
-
-    def exit(self, worker: int) -> None:
-        """Let a worker exit: the program has said how it went."""
-        if self._ends.pop(worker, None) is not None:
-            self._exits.append(WorkerExited(worker, 0))
-            self._wakeup.wake()
-
-    # The port
-
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable when a worker has exited."""
-        return self._wakeup.fileno()
-
-    def prepare(self, count: int) -> None:
-        """Do nothing: a worker here starts at once."""
-
-    def acquire(self, slots: Sequence[SlotId]) -> list[tuple[int, Channel]]:
-        """Return a worker for the program's next question."""
-        mine, theirs = socket.socketpair()
-        number = self._workers
-        self._workers += 1
-        self._ends[number] = mine
-        self._waiting.append((number, AskedChannel(theirs, self._pump)))
-        return [(number, Channel(mine))]
-
-    def discard(self, worker: int) -> None:
-        """Do nothing: no worker exits before it was given an attempt."""
-
-    def kill(self, worker: int, number: int) -> None:
-        """Hang up: the trial learns it at its next report, or when it asks."""
-        end = self._ends.get(worker)
-        if end is not None:
-            with suppress(OSError):  # closed before
-                end.shutdown(socket.SHUT_WR)
-
-    def poll(self) -> Sequence[WorkerExited]:
-        """Return the workers that have exited since the last call."""
-        self._wakeup.clear()
-        exits, self._exits = self._exits, []
-        return exits
-
-    def restart(self) -> None:
-        """Do nothing: the pool cannot be gone while the driver runs."""
-
-    def close(self, timeout_s: float) -> None:
-        """End the pool, and hang up on the workers that were not asked for."""
-        while self._waiting:
-            self._waiting.popleft()[1].close()
-        self._wakeup.close()

@@ -8,22 +8,18 @@ report.
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import threading
 import traceback
 from bdb import BdbQuit
-from collections import deque
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from paceline.worker.forkserver_protocol import WorkerExited
+from paceline.engines.process.local.same_process_pool import SameProcessPool
 from paceline.worker.function import check_function
 from paceline.worker.gang import GangLinks
 from paceline.worker.kept import get_random_states, seed_everything, set_random_states
 from paceline.worker.process import OwnProcess, run_attempt
 from paceline.worker.protocol import Channel
-from paceline.worker.wakeup_pipe import WakeupPipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,25 +51,16 @@ class _Caller(OwnProcess):
         traceback.print_exception(error)
 
 
-class InlinePool:
+class InlinePool(SameProcessPool[Channel]):
     """One worker at a time, in the thread that calls `serve`."""
-
-    # There is no process that could be gone.
-    closed = False
-    shares_process = True
 
     def __init__(self, train: Callable[..., Any]) -> None:
         check_function(train)
+        super().__init__(Channel)
         self._train = train
         self._caller = _Caller()
-        self._workers = 0
-        # Workers that have not exited, by number: the driver's ends of their sockets.
-        self._ends: dict[int, socket.socket] = {}
-        # Workers that wait for their turn, and a token for each; another token ends `serve`.
-        self._waiting: deque[tuple[int, Channel]] = deque()
+        # A token for each worker that waits for its turn; another token ends `serve`.
         self._tokens: SimpleQueue[None] = SimpleQueue()
-        self._exits: SimpleQueue[WorkerExited] = SimpleQueue()
-        self._wakeup = WakeupPipe()
 
     @property
     def error(self) -> BaseException | None:
@@ -117,7 +104,7 @@ class InlinePool:
             thread.join()
             set_random_states(states)
         for worker in list(self._ends):
-            self._exit(worker, 0)
+            self.exit(worker, 0)
         if failed:
             raise failed[0]
 
@@ -132,55 +119,12 @@ class InlinePool:
                     status = run_attempt(channel, self._train, GangLinks(), self._caller)
                 finally:
                     channel.close()
-                self._exit(worker, status)
-
-    def _exit(self, worker: int, status: int) -> None:
-        if self._ends.pop(worker, None) is not None:
-            self._exits.put(WorkerExited(worker, status))
-            self._wakeup.wake()
+                self.exit(worker, status)
 
     # The port
 
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable when a worker has exited."""
-        return self._wakeup.fileno()
-
-    def prepare(self, count: int) -> None:
-        """Do nothing: a worker here starts at once."""
-
     def acquire(self, slots: Sequence[SlotId]) -> list[tuple[int, Channel]]:
         """Return a worker that runs when all before it have exited."""
-        mine, theirs = socket.socketpair()
-        number = self._workers
-        self._workers += 1
-        self._ends[number] = mine
-        self._waiting.append((number, Channel(theirs)))
+        acquired = super().acquire(slots)
         self._tokens.put(None)
-        return [(number, Channel(mine))]
-
-    def discard(self, worker: int) -> None:
-        """Do nothing: no worker exits before it was given an attempt."""
-
-    def kill(self, worker: int, number: int) -> None:
-        """Hang up, so that the worker unwinds at its next report; it can still be read."""
-        end = self._ends.get(worker)
-        if end is not None:
-            with contextlib.suppress(OSError):  # it is closed
-                end.shutdown(socket.SHUT_WR)
-
-    def poll(self) -> Sequence[WorkerExited]:
-        """Return the workers that have exited since the last call."""
-        self._wakeup.clear()
-        exits = []
-        while True:
-            try:
-                exits.append(self._exits.get_nowait())
-            except Empty:
-                return exits
-
-    def restart(self) -> None:
-        """Do nothing: the pool cannot be gone while the driver runs."""
-
-    def close(self, timeout_s: float) -> None:
-        """End the pool; its workers have unwound."""
-        self._wakeup.close()
+        return acquired
