@@ -160,7 +160,7 @@ class Sentence(NamedTuple):
 
 
 class LiveStory:
-    """The sentences about a study while it runs: what a person wants to see, never every report."""
+    """The sentences about a study while it runs: news and failures, never every report."""
 
     def __init__(self) -> None:
         # The trial whose path each attempt follows.

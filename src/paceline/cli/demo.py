@@ -88,6 +88,7 @@ def _make_study(deadline: float) -> tuple[Study, int]:
         train,
         space=SPACE,
         metric="accuracy",
+        range=(0.0, 1.0),
         mode="max",
         epochs=EPOCHS,
         policy="asha",

@@ -31,7 +31,7 @@ class Cause(StrEnum):
     GOAL = "goal"
     # The training function returned: there are no further epochs.
     FINISHED = "finished"
-    # The training function raised TrialPruned: it wants no further epochs.
+    # The training function raised TrialPruned: it has no further epochs.
     PRUNED = "pruned"
     # It was ordered to end at once.
     HALTED = "halted"

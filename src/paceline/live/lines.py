@@ -44,7 +44,7 @@ _DECISIONS = logging.getLogger("paceline.decisions")
 
 
 class LineWriter:
-    """Writes what a person wants to find in a log file about a running study."""
+    """Writes the lines about a running study that belong into a log file."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream

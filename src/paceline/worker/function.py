@@ -1,4 +1,4 @@
-"""The training function: how it wants to be called, and what it returns.
+"""The training function: its arguments, its calls, and what it returns.
 
 Knows the three kinds of functions, which arguments each is given, and what generators and return
 values mean. Does not know epochs: the trial closes them.

@@ -1,4 +1,4 @@
-"""An error of a training function, as its driver is told: the class, the place, the traceback.
+"""An error of a training function, as sent to the driver: the class, the place, the traceback.
 
 Knows which frames are the user's: not those of this package, of installed packages and of Python's
 own modules. Does not know what the driver does about it.

@@ -74,7 +74,7 @@ class Suggestions:
         self.attrs[key] = self._new_attrs[key] = msgspec.json.decode(body)
 
     def take_news(self) -> Iterator[ParamsUsed | AttrsSet]:
-        """Yield what the driver was not told yet, once."""
+        """Yield what was not sent to the driver yet, once."""
         if self._has_new_params:
             self._has_new_params = False
             yield ParamsUsed(params=dict(self.params), domains=dict(self.domains))
@@ -247,7 +247,7 @@ class SuggestingTrial:
         while not is_judged or self._goal <= self._done:
             message = self._channel.receive(wait=True)
             if message is None:
-                return True  # the driver is gone, or has hung up
+                return True  # the driver is gone, or has closed the channel
             if isinstance(message, ReportJudged):
                 is_judged = message.epoch >= self._done
                 if message.stops:
@@ -263,7 +263,7 @@ class SuggestingTrial:
                 self._channel.send(message)
 
     def leave(self, message: AnyMessage | None = None) -> None:
-        """Say how the attempt ended, and hang up."""
+        """Report how the attempt ended, and close the channel."""
         if message is not None:
             self._channel.send(message)
         self._channel.close()

@@ -75,8 +75,11 @@ def run_script(folder: Path, text: str, typed: str = "") -> subprocess.Completed
     """Run a program of its own that tunes inline; type into it."""
     path = folder / "script.py"
     path.write_text(textwrap.dedent(text), encoding="utf-8")
+    # A Ray test before this one may have set Ray's debugger for this process.
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONBREAKPOINT"}
     return subprocess.run(
         [sys.executable, str(path)],
+        env=environment,
         input=typed,
         capture_output=True,
         text=True,
@@ -288,7 +291,6 @@ def test_a_deadline_takes_effect_at_the_next_report() -> None:
 
 
 def test_coverage_sees_the_lines_of_the_training_function(tmp_path: Path) -> None:
-    pytest.importorskip("coverage")
     text = (
         _TUNE
         + """

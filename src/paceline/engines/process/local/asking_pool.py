@@ -1,6 +1,6 @@
 """The worker pool of `ask` and `tell`: the program itself trains, and says how it went.
 
-A worker is a trial in the hands of the program, at the other end of the same kind of socket as a
+A worker is a trial that the program trains, at the other end of the same kind of socket as a
 process. It waits for the driver by running the driver's loop.
 """
 

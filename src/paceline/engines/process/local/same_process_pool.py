@@ -1,7 +1,7 @@
 """What worker pools in the driver's process share: sockets, and exits as the engine sees them.
 
 A worker is code of the driver's process, at the other end of the same kind of socket as a process.
-It cannot be killed: it learns at its next report that it has to end.
+It cannot be killed: it ends at its next report.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SameProcessPool(Generic[End]):
         """Do nothing: no worker exits before it was given an attempt."""
 
     def kill(self, worker: int, number: int) -> None:
-        """Hang up, so that the worker unwinds at its next report; it can still be read."""
+        """Close one direction: the worker unwinds at its next report, and can still be read."""
         end = self._ends.get(worker)
         if end is not None:
             with suppress(OSError):  # it is closed
@@ -90,7 +90,7 @@ class SameProcessPool(Generic[End]):
         """Do nothing: the pool cannot be gone while the driver runs."""
 
     def close(self, timeout_s: float) -> None:
-        """End the pool; its workers have unwound, or are hung up on."""
+        """Close the pool, and the channels of workers that nothing has run."""
         while self._waiting:
             self._waiting.popleft()[1].close()
         self._wakeup.close()
