@@ -9,7 +9,7 @@ TORCH ?= torch==2.13.0
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .PHONY: setup demo test test-all check bench bench-allocation bench-curves bench-early-term bench-fidelity bench-local bench-peers \
-	bench-branching bench-policies bench-quality bench-ray bench-score-only bench-several bench-stages bench-stores golden pictures stores train-pfn
+	bench-branching bench-deadline bench-policies bench-quality bench-ray bench-score-only bench-several bench-stages bench-stores golden pictures stores train-pfn
 
 setup: .venv/ready
 
@@ -80,6 +80,9 @@ bench-branching: setup
 bench-stages: setup
 	$(BIN)/python -m benchmarks.stages
 	$(BIN)/python -m benchmarks.trees
+
+bench-deadline: setup
+	$(BIN)/python -m benchmarks.deadline
 
 bench-several: setup
 	$(BIN)/python -m benchmarks.several

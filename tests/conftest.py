@@ -97,6 +97,14 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Machine]]:
             assert find_violations(machine.state) == []
 
 
+@pytest.fixture(autouse=True)
+def unchanged_process() -> Iterator[None]:
+    """Undo what Ray and Ray Tune change in the process of a test: its debugger, its interrupts."""
+    yield
+    os.environ.pop("PYTHONBREAKPOINT", None)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def traces() -> Path:
     """The folder of recorded traces; without it, the test is skipped."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.curves.baselines.naslib4 import NASLIB4
-from benchmarks.curves.baselines.published import PUBLISHED, sample
+from paceline.curves.published.weighted_sum import PUBLISHED, WeightedSum, run_published_chain
 
 # Name -> settings, and the lengths at which a chain is read.
 CHAINS: dict[str, tuple[Any, dict[str, int]]] = {
@@ -33,19 +33,20 @@ def answer_question(question: dict[str, Any]) -> dict[str, Any]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            given = sample(
-                question["y"], question["limit"], [*lengths.values()], question["seed"], settings
-            )
+            y = np.asarray(question["y"], dtype=float)
+            x = np.arange(1, len(y) + 1, dtype=float)
+            model = WeightedSum(x, y, question["limit"], settings)
+            given = run_published_chain(model, max(lengths.values()), question["seed"])
         except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
             given, found["error"] = None, str(error)[:100]
         for name, length in lengths.items():
-            mixture = None if given is None else given.mixtures[length]
+            mixture = given and given.mix(question["limit"], length)
             found[name] = mixture and {
                 "quantiles": [float(f"{value:.6g}") for value in mixture.quantiles()],
                 "log_density": round(mixture.log_density(question["truth"], question["width"]), 4),
             }
     if given is not None:
-        found |= {"acceptance": round(given.acceptance, 4), "families": given.families}
+        found |= {"acceptance": round(given.acceptance, 4), "families": len(given.model.families)}
     found["seconds"] = round(time.perf_counter() - started, 3)
     return found
 

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.page import collect_facts, format_provenance, publish
-from benchmarks.quality import anchors, deadlines, pop, traces
+from benchmarks.quality import anchors, deadlines, pop, pop_fifo, traces
 from benchmarks.quality.runs import TRACES
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ COMMAND = "python -m benchmarks.quality"
 PARTS: dict[str, ModuleType] = {
     "anchors": anchors,
     "pop": pop,
+    "pop-fifo": pop_fifo,
     "hypersched": deadlines,
     "traces": traces,
 }
@@ -32,8 +33,12 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}: all")
     parser.add_argument("--allocators", default="fixed", help="for hypersched: fixed,uniform")
     slots = ",".join(map(str, traces.SLOTS))
-    parser.add_argument("--slots", default=slots, help="for traces")
-    parser.add_argument("--orders", type=int, default=traces.ORDERS, help="for traces")
+    parser.add_argument("--slots", help=f"for traces: {slots}; for pop-fifo: 4,8")
+    parser.add_argument(
+        "--orders",
+        type=int,
+        help=f"for traces: {traces.ORDERS}; for pop-fifo: {pop_fifo.ORDERS}",
+    )
     options = parser.parse_args()
     unknown = set(options.parts) - set(PARTS)
     if unknown:
@@ -47,11 +52,11 @@ def main() -> None:
         if name == "hypersched":
             asked["allocators"] = tuple(options.allocators.split(","))
             words += ["--allocators", options.allocators]
-        elif name == "traces":
-            asked["slots"] = tuple(map(int, options.slots.split(",")))
-            asked["orders"] = options.orders
-            words += ["--slots", options.slots, "--orders", str(options.orders)]
         part = PARTS[name]
+        if name in ("traces", "pop-fifo"):
+            counts = tuple(map(int, options.slots.split(","))) if options.slots else part.SLOTS
+            asked |= {"slots": counts, "orders": options.orders or part.ORDERS}
+            words += ["--slots", ",".join(map(str, counts)), "--orders", str(asked["orders"])]
         found = part.run(**asked)
         known = collect_facts(" ".join(words), time.perf_counter() - started)
         page = f"{part.make_page(found)}\n\n{format_provenance(known)}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from paceline.core.lazy import import_lazily
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from paceline.api.results import Result as Result
     from paceline.api.results import SavedCheckpoint as SavedCheckpoint
     from paceline.api.results import TrialResult as TrialResult
+    from paceline.api.several_studies import together as together
     from paceline.api.simulation import Search as Search
     from paceline.api.simulation import SimResult as SimResult
     from paceline.api.simulation import Simulation as Simulation
     from paceline.api.study import Study as Study
-    from paceline.api.study import together as together
     from paceline.api.study import tune as tune
     from paceline.core.errors import BrokenInvariant as BrokenInvariant
     from paceline.core.errors import CheckpointError as CheckpointError
@@ -117,7 +118,7 @@ _MODULES = {
     "smooth": "paceline.plan.schedules",
     "step_decay": "paceline.plan.schedules",
     "studies": "paceline.api.load",
-    "together": "paceline.api.study",
+    "together": "paceline.api.several_studies",
     "tune": "paceline.api.study",
     "tune_scheduler": "paceline.integrations.ray_tune_scheduler",
     "uniform": "paceline.core.space",
@@ -138,7 +139,21 @@ _NAMESPACES = {
 
 __all__ = sorted(_MODULES)
 
-__getattr__ = import_lazily(__name__, _MODULES, _NAMESPACES)
+# A deadline counts from the call, and the first call imports what it needs.
+_CALLS = ("together", "tune")
+_look_up = import_lazily(__name__, _MODULES, _NAMESPACES, clock=time.monotonic, timed=_CALLS)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _CALLS:
+        return _look_up(name)
+    from paceline.api.interrupts import hold_interrupt
+
+    with hold_interrupt() as interrupts:
+        found = _look_up(name)
+    if interrupts.caught is not None:
+        raise KeyboardInterrupt  # the import has dropped it
+    return found
 
 
 def __dir__() -> list[str]:

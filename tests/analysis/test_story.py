@@ -57,6 +57,10 @@ ENTRIES: list[tuple[Entry, str]] = [
     (e.Proposed(at=0.0, number=0, config=None), "the generator proposes no more configs"),
     (e.CapacityChanged(at=0.0, slots=(0,)), "1 slot is available"),
     (e.CapacityChanged(at=0.0, slots=(0, 1)), "2 slots are available"),
+    (
+        e.DeadlineChanged(at=0.0, deadline_s=9.75, kept_s=0.25, note="the machine was asleep"),
+        "training ends at 9.75 s, 0.25 s before the call has to return: the machine was asleep",
+    ),
     (e.Woke(at=0.0), "a requested wake-up arrives"),
     (e.Commanded(at=0.0, number=1, command=e.StopStudy()), "a command stops the study"),
     (

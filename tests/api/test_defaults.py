@@ -147,3 +147,19 @@ def test_grids_beside_other_domains_are_combined_and_the_others_drawn() -> None:
 def test_a_generator_that_was_given_samples_grids() -> None:
     space = {"a": pl.grid([1, 2, 3])}
     assert pl.Study(forgets, space=space, generator="tpe").spec.generator.name == "tpe"
+
+
+def test_a_list_of_configs_is_a_generator_beside_a_space() -> None:
+    configs = [{"lr": 0.1, "n": 2}, {"lr": 0.3, "n": 1}]
+    options: dict[str, Any] = {
+        "space": {"lr": pl.uniform(0, 1), "n": pl.choice([1, 2])},
+        "slots": "inline",
+        "progress": False,
+    }
+    queued = pl.Part("queued", {"configs": configs})
+    result = pl.tune(lambda lr, n: lr * n, generator=queued, **options)
+    assert [trial.config for trial in result.trials] == configs
+    with pytest.raises(pl.SpecError, match=r"configs\[0\] and the space differ in n: "):
+        pl.tune(lambda lr, n: lr, generator=pl.Part("queued", {"configs": [{"lr": 1}]}), **options)
+    with pytest.raises(pl.SpecError, match=r"has no configs: give pl\.Part"):
+        pl.tune(lambda lr, n: lr, generator="queued", **options)

@@ -133,3 +133,55 @@ driver.Driver._start_engine = swallow
         ran = running.end()
     assert ran.code == 0, ran.err
     assert "interrupted True" in ran.out
+
+
+# Raises in a place where Python drops what is raised, as its own import machinery has.
+DROP = """
+import os, signal, weakref
+class Dropped:
+    pass
+def drop():
+    def interrupt(_):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    dropped = Dropped()
+    reference = weakref.ref(dropped, interrupt)
+    del dropped
+"""
+
+
+def test_an_interrupt_that_is_dropped_while_a_study_is_set_up_is_not_lost(tmp_path: Path) -> None:
+    prelude = f"""
+helper = None
+{DROP}
+import paceline.api.study as study
+build = study.Study._build_parts
+def build_parts(self):
+    drop()
+    return build(self)
+study.Study._build_parts = build_parts
+"""
+    (tmp_path / "go").touch()
+    with start(tmp_path, "", prelude) as running:
+        ran = running.end()
+    assert "Exception ignored" in ran.err
+    assert ran.code == 0, ran.err
+    assert "interrupted True 0 None" in ran.out
+
+
+def test_an_interrupt_that_is_dropped_by_the_import_of_a_call_is_not_lost(tmp_path: Path) -> None:
+    prelude = f"""
+helper = None
+{DROP}
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "paceline.api.driver":
+            drop()
+sys.meta_path.insert(0, Finder())
+"""
+    (tmp_path / "go").touch()
+    with start(tmp_path, "", prelude) as running:
+        ran = running.end()
+    assert "Exception ignored" in ran.err
+    assert ran.code == -signal.SIGINT
+    assert "interrupted" not in ran.out

@@ -72,6 +72,7 @@ OBJECTS: dict[str, Any] = {
     "policy": pl.policies.Asha(eta=4, drain=False),
     "generator": pl.generators.Random(order="subtrees"),
     "allocator": pl.allocators.Top(),
+    "span": 2,
     "curves": pl.curves.Last(),
 }
 
@@ -93,6 +94,7 @@ def test_a_study_of_objects_equals_a_study_of_names_and_can_be_replayed(tmp_path
             policy="asha:eta=4,drain=false",
             generator="random:order=subtrees",
             allocator="top",
+            span=2,
             curves="last",
         ),
     )

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -18,6 +18,14 @@ from msgspec.structs import replace
 from waiting import LIMIT_S
 
 import paceline as pl
+from paceline.api.options import StudyOptions
+from paceline.api.several_studies import (
+    ALONE_OPTIONS,
+    EQUAL_OPTIONS,
+    OWN_OPTIONS,
+    TogetherOptions,
+    resolve_together,
+)
 from paceline.api.stored import fold_log, replay_log
 from paceline.core import decisions as d
 from paceline.core import events as e
@@ -272,3 +280,136 @@ def test_studies_of_different_functions_or_without_a_space_are_refused() -> None
         pl.together(study(), other)
     with pytest.raises(pl.SpecError, match="study 2 has no space"):
         pl.together(study(), pl.Study(train_linear, **given))
+
+
+def measure_needs(setting: dict[str, Any]) -> int:
+    return 2 if setting["lr"] == 0.01 else 1
+
+
+def need_one(setting: dict[str, Any]) -> int:
+    return 1
+
+
+# A valid value for each option, other than its default.
+VALUES: dict[str, Any] = {
+    "space": OTHER,
+    "metric": "error",
+    "mode": "max",
+    "epochs": 7,
+    "range": (0.0, 9.0),
+    "policy": "asha",
+    "generator": "random",
+    "allocator": "fluid",
+    "curves": "last",
+    "deadline": "1h",
+    "target": 0.25,
+    "over": 2,
+    "slot_hours": 2.0,
+    "trials": 3,
+    "slots": 2,
+    "span": 2,
+    "pack": 2,
+    "needs": measure_needs,
+    "mps": False,
+    "seed": 6,
+    "name": "mine",
+    "store": "sqlite:///mine.db",
+    "first": [{"lr": pl.piecewise([(0, 0.1), (2, 0.2), (4, 0.01)]), "kind": 0}],
+    "warm_start": "before",
+    "share": False,
+    "plan": "mine@2",
+    "retries": 1,
+    "hang": "1h",
+    "keep_best": 2,
+    "checkpoint_bytes": 10**9,
+    "files": "folder",
+    "checkpoints": "elsewhere",
+    "cache_bytes": 10**9,
+    "progress": False,
+}
+# Options without which one of them cannot act.
+COMPANIONS: dict[str, dict[str, Any]] = {
+    "allocator": {"span": 2},
+    "over": {"target": 0.25},
+    "store": {"name": "mine"},
+}
+
+
+def test_every_option_of_a_study_has_its_place_in_together() -> None:
+    """A new option must be honoured or refused: add it to one of these, and to VALUES."""
+    places = [OWN_OPTIONS, EQUAL_OPTIONS, TogetherOptions.__annotations__, ALONE_OPTIONS]
+    placed = {name for place in places for name in place}
+    assert placed == set(StudyOptions.__struct_fields__) == set(VALUES)
+    # An option in two places can be given in either; any other one is in a single place.
+    several = {name for name in placed if sum(name in place for place in places) > 1}
+    assert several == {"name", "needs"}
+
+
+@pytest.mark.parametrize("name", [*EQUAL_OPTIONS, *sorted(TogetherOptions.__annotations__)])
+def test_an_option_that_differs_or_is_for_all_studies_is_refused(name: str) -> None:
+    if name == "name":
+        return  # each study has one
+    given = {name: VALUES[name], **COMPANIONS.get(name, {})}
+    with pytest.raises(pl.SpecError, match=rf"\b{name}\b"):
+        resolve_together([study(), study(**given)], {})
+
+
+def test_an_option_for_a_study_that_runs_alone_is_refused() -> None:
+    optuna = pytest.importorskip("optuna")
+    warm = study(generator="tpe", warm_start=optuna.create_study())
+    with pytest.raises(pl.SpecError, match="study 2 was given warm_start"):
+        resolve_together([study(), warm], {})
+
+
+@pytest.mark.parametrize("name", OWN_OPTIONS)
+def test_an_option_of_one_study_is_honoured_for_that_study(name: str) -> None:
+    given = {name: VALUES[name], **COMPANIONS.get(name, {})}
+    _, spec = resolve_together([study(policy="fifo"), study(**given)], {})
+    alone, (_, group) = study(**given).spec, spec.groups
+    honoured = (group.policy, group.generator, group.curves, group.target, group.trials)
+    wanted = (alone.policy, alone.generator, alone.curves, alone.budget.target, alone.budget.trials)
+    assert honoured == wanted
+    assert group.name == ("mine" if name == "name" else group.name)
+    assert spec.groups[0] != group
+
+
+@pytest.mark.parametrize("name", sorted(TogetherOptions.__annotations__))
+def test_an_option_of_together_is_honoured_as_for_one_study(name: str) -> None:
+    given = {name: VALUES[name], **COMPANIONS.get(name, {})}
+    options, spec = resolve_together([study(), study()], cast("TogetherOptions", given))
+    assert getattr(options, name) == getattr(study(**given).resolved, name)
+    alone = study(**given).spec
+    for field in ("allocator", "budget", "saves", "span", "pack", "fit"):
+        assert getattr(spec, field) == getattr(alone, field)
+
+
+def test_needs_of_all_studies_or_of_together_are_honoured_and_others_refused() -> None:
+    fit = {"needs": measure_needs}
+    for members, options in (([fit, fit], {}), ([{}, {}], fit), ([{"needs": "lr:0.2=2"}] * 2, {})):
+        _, spec = resolve_together(
+            [study(**each) for each in members], cast("TogetherOptions", options)
+        )
+        assert spec.fit
+    for members, options in (([fit, {}], {}), ([fit, {"needs": need_one}], {}), ([fit, fit], fit)):
+        with pytest.raises(pl.SpecError, match="needs"):
+            resolve_together([study(**each) for each in members], cast("TogetherOptions", options))
+
+
+def test_stages_get_the_slots_they_need_and_checkpoints_their_folder(tmp_path: Path) -> None:
+    one = study(policy="fifo", needs=measure_needs, trials=2)
+    other = study(policy="fifo", needs=measure_needs, space=OTHER, generator="grid")
+    results = pl.together(
+        *(one, other), slots="cpu:2", files=tmp_path, checkpoints=tmp_path / "kept"
+    )
+    widths = {
+        (decision.start, decision.width)
+        for step in results[0].log
+        for decision in step.decisions
+        if isinstance(decision, d.Launch)
+    }
+    # The last two epochs of each schedule need two slots; rates that do not change need one.
+    assert {width for start, width in widths if start == 4} == {2.0}
+    assert {width for start, width in widths if start < 4} == {1.0}
+    saved = [trial.checkpoint for result in results for trial in result.trials]
+    assert all(each is not None for each in saved)
+    assert list((tmp_path / "kept").rglob("*.ckpt"))

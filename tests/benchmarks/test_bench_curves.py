@@ -9,12 +9,12 @@ import pytest
 from benchmarks.curves import __main__ as command
 from benchmarks.curves import published_answers, question_set, run_published
 from benchmarks.curves.baselines.naslib4 import NASLIB4
-from benchmarks.curves.baselines.published import PUBLISHED
 from benchmarks.curves.question_set import FAMILIES, HELD_OUT, load_questions
 from benchmarks.curves.score import score
 
 from paceline.core.forecast_quantiles import LEVELS, Forecast
 from paceline.core.values import NO_LOSS
+from paceline.curves.published.weighted_sum import PUBLISHED
 from paceline.engines.sim.traces import VERSION, TraceHeader, TraceRun, write_trace
 
 if TYPE_CHECKING:

@@ -18,6 +18,8 @@ def test_the_page_compares_equal_cases() -> None:
         "forecast_s": 0.25,
         "off": -0.05,
         "epochs_shared": 200,
+        "widths": {"0.5": 30, "1": 34, "2": 3},
+        "resizes": 4,
         "identical": True,
     }
     row = {"reports_per_cpu_s": 30_000.0, "busy": 0.5, "resumed": 10, "near": 9}
@@ -26,7 +28,8 @@ def test_the_page_compares_equal_cases() -> None:
     assert "| 125   | 1,000 | 1,000,000 | 30,000                 | 50.0%      | 9 of 10 " in text
     assert "* 64 x 100: 17.5 times Ray Tune, reuse_actors (15.0 to 20.0)\n" in text
     assert "* 10 x 1" not in text
-    assert "| 10.0 s  | 9.5 s     | -5.0%      | 0.25 s   | 200           | identical |" in text
+    assert "| 10.0 s  | 9.5 s     | -5.0%      | 0.25 s   | 200           | 30 of 0.5, " in text
+    assert "34 of 1, 3 of 2 | 4       | identical |" in text
     assert "| differs   |" in text
     assert "10.0 s on the cluster, 9.5 s in the simulator, -5.0% (target: within 10%)" in text
 

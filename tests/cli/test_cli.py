@@ -26,8 +26,10 @@ from command_line import (
 
 from paceline.api.options import StudyOptions
 from paceline.api.simulation import SimResult, Simulation
-from paceline.cli.flags import SIMULATION_FLAGS, STUDY_FLAGS
+from paceline.cli.flags import SIMULATION_FLAGS, STUDY_FIELDS_WITHOUT_FLAG, STUDY_FLAGS
 from paceline.cli.main import COMMANDS, commands, main
+from paceline.cli.run import run
+from paceline.cli.submit import submit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,8 +106,9 @@ def test_every_option_reaches_the_simulation(paceline: CommandLine) -> None:
     given = (
         "--policy asha:eta=2 --slots 3 --target 0.99 --over 2 --range 0,1.5 --deadline 2h "
         "--slot-hours 3 --epochs 3 --trials 5 --seed 7 --order file --share --speedup amdahl:0.9 "
-        "--pack 2 --interference 0.1 --span 2 --setup 1 --save 2 --restore 3 --forecast 4 "
-        "--save-every 1m --mean-life 1d --retries 2 --capacity 10=2,1m=3 --name all --json"
+        "--allocator fluid --pack 2 --interference 0.1 --span 2 --setup 1 --save 2 --restore 3 "
+        "--forecast 4 --live --save-every 1m --mean-life 1d --retries 2 --capacity 10=2,1m=3 "
+        "--name all --json"
     )
     ran = paceline("simulate", trace, *given.split())
     assert ran.code == 0, ran.err
@@ -128,6 +131,7 @@ def test_every_option_reaches_the_simulation(paceline: CommandLine) -> None:
         order="file",
         share=True,
         speedup="amdahl:0.9",
+        allocator="fluid",
         pack=2,
         interference=0.1,
         span=2,
@@ -135,6 +139,7 @@ def test_every_option_reaches_the_simulation(paceline: CommandLine) -> None:
         save_s=2.0,
         restore_s=3.0,
         forecast_s=4.0,
+        live=True,
         save_every_s=60.0,
         mean_life_s=86400.0,
         retries=2,
@@ -153,8 +158,11 @@ def test_the_generator_option_proposes_configs_of_a_synthetic_workload(
     assert drawn != filled
 
 
-def test_flags_set_fields_and_every_field_of_a_simulation_has_a_flag() -> None:
-    assert {flag.field for flag in STUDY_FLAGS} <= set(StudyOptions.__struct_fields__)
+def test_every_option_of_a_study_and_of_a_simulation_has_a_flag_or_a_reason() -> None:
+    fields = [flag.field for flag in STUDY_FLAGS]
+    assert sorted([*fields, *STUDY_FIELDS_WITHOUT_FLAG]) == sorted(StudyOptions.__struct_fields__)
+    for command in (run, submit):
+        assert {*fields, "name", "store"} <= {parameter.name for parameter in command.params}
     assert {flag.field for flag in SIMULATION_FLAGS} == set(list_fields(Simulation)) - {
         "source",
         "searches",
@@ -259,7 +267,7 @@ def test_an_interrupt_prints_one_line_and_the_study_can_be_resumed(paceline: Com
 
 
 def test_help_and_version_import_nothing_heavy() -> None:
-    heavy = ("numpy", "scipy", "sqlalchemy", "rich", "paceline.api")
+    heavy = ("numpy", "scipy", "sqlalchemy", "rich", "paceline.api.study", "paceline.api.driver")
     code = (
         "import sys; import paceline; from paceline.cli.main import main; "
         "main(['--help']); main(['--version']); "

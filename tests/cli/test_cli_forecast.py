@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from command_line import CommandLine, compare_golden, write_small_trace
 
 from paceline.analysis.forecast_fan import Fan, FanRow
 from paceline.api.curve_forecast import forecast_curve, read_trace_curve
+from paceline.engines.sim.traces import VERSION, TraceHeader, TraceRun, write_trace
 from paceline.plots.fan_figure import draw_fan
 
 if TYPE_CHECKING:
@@ -72,6 +74,33 @@ def test_a_forecast_stays_inside_the_range_of_the_metric(paceline: CommandLine) 
     assert bound <= 0.15 < free
 
 
+def test_an_accuracy_is_never_forecast_above_one(paceline: CommandLine) -> None:
+    values = [0.5, 0.9, 0.6, 0.95, 0.7, 0.98]
+    for metric in ("val_accuracy", "reward"):
+        header = TraceHeader(
+            paceline_trace=VERSION, name="near", metric=metric, mode="max", max_epochs=20
+        )
+        run = TraceRun(0, {"lr": 0.1}, array("d", values), array("d", [1.0] * 6), cut=True)
+        write_trace(paceline.folder / f"{metric}.jsonl.gz", header, [run])
+    command = ("forecast", "val_accuracy.jsonl.gz", "0", "--curves", "last")
+    fan = json.loads(paceline(*command, "--json").out)
+    assert fan["epoch"] == 6, "a run that was cut short is known up to its end"
+    assert fan["range"] == [0.0, 1.0]
+    assert max(row["high_95"] for row in fan["rows"]) <= 1.0
+    assert "assumed: val_accuracy is from 0 to 1" in paceline(*command).out
+    given = json.loads(paceline(*command, "--range", "0,5", "--json").out)
+    assert not given["is_range_assumed"]
+    assert max(row["high_95"] for row in given["rows"]) > 1.0
+    other = json.loads(paceline("forecast", "reward.jsonl.gz", "0", "--json").out)
+    assert other["range"] is None
+
+
+def test_the_legend_covers_no_part_of_the_figure(paceline: CommandLine) -> None:
+    known = read_trace_curve(str(paceline.folder / "tiny.jsonl.gz"), 0, 4)
+    legend = draw_fan(forecast_curve(known, "last")).layout.legend
+    assert (legend.orientation, legend.y, legend.yanchor) == ("h", 1.0, "bottom")
+
+
 def test_a_trial_of_a_study_is_forecast_from_its_last_epoch(paceline: CommandLine) -> None:
     trials = json.loads(paceline("show", "one", "--json").out)["trials"]
     unfinished = next(trial for trial in trials if 0 < trial["epoch"] < 9)
@@ -85,6 +114,7 @@ def test_the_figure_works_offline_and_shows_the_later_values(paceline: CommandLi
     found = paceline("forecast", "tiny.jsonl.gz", "0", "--curves", "last", "--plot", "fan.html")
     assert found.out.endswith("fan.html\n")
     page = (paceline.folder / "fan.html").read_text(encoding="utf-8")
+    assert "height:96vh" in page, "the figure fills the window"
     assert not re.findall(r"<script[^>]+src=", page)
     known = read_trace_curve(str(paceline.folder / "tiny.jsonl.gz"), 0, 4)
     figure = draw_fan(forecast_curve(known, "last", target=0.15), known.later)

@@ -209,6 +209,41 @@ def test_an_exported_study_of_a_recorded_trace_has_the_same_values(
     assert before == {}
 
 
+def test_a_trace_of_wide_trials_says_how_it_was_converted_and_simulates_back(
+    two_studies: CommandLine,
+) -> None:
+    wide = ("--policy", "fifo", "--order", "file", "--slots", "8", "--span", "2")
+    ran = two_studies(
+        "simulate",
+        "tiny.jsonl.gz",
+        *wide,
+        "--speedup",
+        "table:1=1,2=1.5",
+        "--name",
+        "wide",
+        "--json",
+    )
+    before = json.loads(ran.out)
+    ran = two_studies("export", "wide", "wide.jsonl.gz")
+    said = "seconds are as on one slot alone, by these speeds: 1.5 on 2 slots\n"
+    assert (ran.code, ran.out) == (0, f"wide.jsonl.gz: 6 runs\n{said}")
+    again = two_studies("simulate", "wide.jsonl.gz", *wide)
+    assert "1.5 on 2 slots" in again.out
+    after = json.loads(two_studies("simulate", "wide.jsonl.gz", *wide, "--json").out)
+    assert after["makespan_s"] == pytest.approx(before["makespan_s"])
+    wider = two_studies("simulate", "wide.jsonl.gz", *wide, "--span", "3")
+    assert "on 3 slots (assumed)" in wider.out
+
+
+def test_a_worker_that_is_killed_in_a_simulation_is_tried_again(two_studies: CommandLine) -> None:
+    one = ("--policy", "fifo", "--slots", "1", "--trials", "1", "--json")
+    calm = json.loads(two_studies("simulate", "tiny.jsonl.gz", *one).out)
+    struck = json.loads(two_studies("simulate", "tiny.jsonl.gz", *one, "--kills", "5=0").out)
+    assert struck["makespan_s"] > calm["makespan_s"]
+    assert struck["trials_finished"] == 1
+    assert "write time=trial" in two_studies("simulate", "tiny.jsonl.gz", "--kills", "5").err
+
+
 def test_trials_without_a_report_are_left_out(two_studies: CommandLine) -> None:
     two_studies("simulate", "tiny.jsonl.gz", "--slots", "6", "--deadline", "14", "--name", "short")
     ran = two_studies("export", "short", "short.jsonl.gz")

@@ -14,7 +14,9 @@ from running_command import STUDY, TRAIN, RunningCommand, write_study_file
 from waiting import wait_for
 
 from paceline.analysis.summary import StudySummary
+from paceline.api.permissions import NOTHING, allow, check_part_options
 from paceline.api.stored import fold_log, read_spec
+from paceline.core.errors import SpecError
 from paceline.core.events import Opened, Resumed
 
 if TYPE_CHECKING:
@@ -78,12 +80,14 @@ def test_json_is_one_object_with_the_documented_keys(tmp_path: Path) -> None:
 
 def test_options_replace_those_of_the_file(tmp_path: Path) -> None:
     write_study_file(tmp_path)
+    (tmp_path / "sizes.py").write_text("def find_width(setting):\n    return 1\n", "utf-8")
     ran = run(
         tmp_path,
         *("--policy", "asha:eta=4", "--trials", "3", "--seed", "7", "--deadline", "1h"),
         *("--target", "0.5", "--over", "2", "--slots", "cpu:1", "--slot-hours", "0.5"),
         *("--generator", "sobol", "--allocator", "fixed", "--store", "mine.db", "--name", "other"),
-        *("--range", "0,2", "--report", "r.html", "--quiet"),
+        *("--range", "0,2", "--report", "r.html", "--quiet", "--curves", "last", "--no-share"),
+        *("--needs", "sizes:find_width", "--epochs", "4", "--retries", "1", "--keep-best", "2"),
     )
     assert ran.code == 0, ran.err
     assert (tmp_path / "r.html").exists()
@@ -91,6 +95,8 @@ def test_options_replace_those_of_the_file(tmp_path: Path) -> None:
     spec = read_spec(log)
     assert (str(spec.policy), spec.generator.name, spec.seed) == ("asha:eta=4", "sobol", 7)
     assert spec.range == (0.0, 2.0)
+    assert (spec.curves.name, spec.share, spec.fit) == ("last", False, True)
+    assert (spec.epochs, spec.retries, spec.saves.best) == (4, 1, 2)
     budget = spec.budget
     assert (budget.deadline_s, budget.trials, budget.slot_seconds) == (3600.0, 3, 1800.0)
     assert budget.target is not None
@@ -100,6 +106,9 @@ def test_options_replace_those_of_the_file(tmp_path: Path) -> None:
     # The log has no absolute path of this machine.
     assert opened.run.file == "study.py"
     assert str(tmp_path) not in msgspec.json.encode(opened).decode()
+    with pytest.raises(SpecError, match=r"names the needs 'sizes:find_width', .* --allow sizes:"):
+        check_part_options("other", opened.run.given or {}, NOTHING)
+    check_part_options("other", opened.run.given or {}, allow("sizes:find_width"))
 
 
 def test_the_main_block_does_not_run_and_the_folder_can_be_imported(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import subprocess
 import sys
 from hashlib import sha256
 from importlib.resources import files
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 
 from paceline.api.options import StudyOptions, resolve_spec
+from paceline.core.curve_requests import forecast_curves
 from paceline.core.decisions import AskForecast
 from paceline.core.errors import ModelError, SpecError
 from paceline.core.forecast_quantiles import LEVELS, Forecast
@@ -53,7 +57,7 @@ def asked(
     others: Sequence[Other] = (),
 ) -> Forecast:
     history = History(losses, horizons, max(horizons), {}, bounds, others)
-    (answer,) = (model or Pfn()).forecast([history])
+    (answer,) = forecast_curves(model or Pfn(), [history])
     assert answer is not None
     return answer
 
@@ -293,3 +297,22 @@ def test_a_missing_runtime_is_reported_in_one_sentence(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ModelError, match="onnxruntime"):
         asked([0.5], 9)
+
+
+def test_the_runtime_writes_no_file_even_if_the_process_is_killed_after_its_import(
+    tmp_path: Path,
+) -> None:
+    killed = (
+        "import os, pathlib, signal\n"
+        "from paceline.curves.pfn.runtime import import_runtime\n"
+        "def kill(*_, **__):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "pathlib.Path.unlink = kill\n"
+        "import_runtime()\n"
+        "kill()\n"
+    )
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    environ.pop("ORT_DISABLE_TELEMETRY", None)
+    run = subprocess.run([sys.executable, "-c", killed], env=environ, check=False)
+    assert run.returncode == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []

@@ -113,14 +113,14 @@ class ResizingMachine(Machine):
         super().__init__(parts)
         self._left = {epoch: width for epoch, width in widths.items() if epoch}
 
-    def _settle(self) -> None:
+    def _settle(self, event: e.AnyEvent) -> None:
         for attempt in self.state.attempts.values():
             for epoch in [epoch for epoch in self._left if epoch <= attempt.epoch]:
                 width = self._left.pop(epoch)
                 self._decider.decide(
                     d.Resize(attempt=attempt.id, width=width, why="the test asks for it")
                 )
-        super()._settle()
+        super()._settle(event)
 
 
 def run_resized(files: Path, widths: dict[int, float]) -> tuple[Machine, list[d.Launch]]:

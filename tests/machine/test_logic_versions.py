@@ -34,6 +34,16 @@ def date_back(log: list[Step], version: int = 0) -> list[Step]:
     return [replace(log[0], event=replace(first, logic=version)), *log[1:]]
 
 
+def rename(log: list[Step], name: str) -> list[Step]:
+    """Return the log as that of a study with another name."""
+    first = log[0].event
+    assert isinstance(first, Opened)
+    return [
+        replace(log[0], event=replace(first, spec=replace(first.spec, name=name))),
+        *log[1:],
+    ]
+
+
 def change_first_trial(log: list[Step], **fields: object) -> list[Step]:
     """Return the log with other values in the decision that opens its first trial."""
     at = next(i for i, step in enumerate(log) if any(isinstance(d, Open) for d in step.decisions))
@@ -87,7 +97,7 @@ def test_the_command_names_both_versions_and_succeeds(
     with closing(open_store(url, create=True)) as store:
         for name, steps in (("old", date_back(log)), ("own", log)):
             store.claim(name)
-            store.append(name, change_first_trial(steps, until=2))
+            store.append(name, rename(change_first_trial(steps, until=2), name))
     assert main(["replay", "old", "--store", url]) == 0
     old = capsys.readouterr().out
     assert f"decided by logic version 0; this release has {LOGIC}" in old

@@ -141,7 +141,9 @@ def test_shared_prefixes_are_trained_once_at_the_width_they_need() -> None:
 
 def test_an_allocator_may_give_more_than_is_needed() -> None:
     study = played([{**GROWING, "run": 0}], slots=4, span=3, allocator=Fluid())
-    assert stages(study.steps)[-1] == (3, 6, 3.0)
+    # Wide enough for the next stage, too: it trains on in its process.
+    assert stages(study.steps) == [(0, 3, 3.0)]
+    assert study.state.trials[0].ended is Status.FINISHED
 
 
 def test_speeds_are_not_learned_from_epochs_of_different_needs() -> None:
@@ -222,6 +224,15 @@ def test_needs_may_be_written_as_a_table() -> None:
         needs({"lr": 0.1})
     with pytest.raises(pl.SpecError, match="not a number"):
         needs({"batch": "all"})
+
+
+def test_needs_may_be_the_name_of_a_function() -> None:
+    assert parse_needs("math:floor")(2.5) == 2  # type: ignore[arg-type]
+    for name, words in (("math:nothing", "has no 'nothing'"), ("no.such:f", "No module named")):
+        with pytest.raises(pl.SpecError, match=words):
+            parse_needs(name)
+    with pytest.raises(pl.SpecError, match="is a float: give a function"):
+        parse_needs("math:pi")
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from paceline.policies.asha import Asha
 from paceline.policies.fifo import Fifo
 from paceline.policies.hypersched import HyperSched
 from paceline.policies.pop import Pop
+from paceline.policies.successive_halving import Hyperband, Sha
 from paceline.testing.simulations import (
     SimulatedStudy,
     TableWorkload,
@@ -397,16 +398,124 @@ def test_no_noise_makes_a_speed_negative_or_infinite(durations: dict[float, list
     assert 0 < times.epoch_s(99) < math.inf
 
 
-def test_packing_that_gains_nothing_is_given_up_after_one_slot_of_it() -> None:
+def test_packing_that_gains_nothing_is_given_up_once_it_is_measured() -> None:
     useless = Cluster(slots=3, speed=SpeedUp(interference=1.0))
     useful = Cluster(slots=3, speed=SpeedUp(interference=0.1))
-    budgets = [30] * 12
+    budgets = [30] * 24
     shares = [
         sum(launch.width < 1 for launch in trained(budgets, Fluid(), cluster, pack=2).launches)
         for cluster in (useless, useful)
     ]
-    assert shares[0] <= 4
-    assert shares[1] >= 9
+    assert shares[0] <= 6
+    assert shares[1] >= 20
+
+
+# Packing, and known numbers of trials
+
+
+def packed(
+    policy: Policy,
+    allocator: Allocator,
+    start_s: float,
+    interference: float = 0.1,
+    **spec: Any,  # noqa: ANN401 - fields of a study
+) -> SimulatedStudy:
+    """Return a study of more trials than slots, with starts that cost something."""
+    trace = make_table(make_falling_curves(60, 9))
+    cluster = Cluster(slots=2, setup_s=start_s, speed=SpeedUp(interference=interference))
+    parts = make_parts(trace, policy=policy, allocator=allocator)
+    return SimulatedStudy(make_spec(trace, **spec), parts, TableWorkload(trace), cluster).run()
+
+
+@pytest.mark.parametrize("start_s", [1.0, 20.0])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Fifo,
+        Asha,
+        HyperSched,
+        lambda: Pop(boundary=4),
+        lambda: Sha(size=27),
+        lambda: Hyperband(eta=3),
+    ],
+)
+def test_fluid_packs_by_its_prior_from_the_start_through_every_queue(
+    policy: Callable[[], Policy], start_s: float
+) -> None:
+    plain, full = (packed(policy(), Fixed(), start_s, pack=pack) for pack in (1, 4))
+    fluid = packed(policy(), Fluid(), start_s, pack=4)
+    assert fluid.state.now <= 1.1 * min(plain.state.now, full.state.now)
+    assert sum(launch.width < 1 for launch in fluid.launches[:8]) >= 4
+
+
+def test_trials_that_harm_each_other_on_a_slot_leave_it_once_that_is_measured() -> None:
+    alone, shared = (packed(Fifo(), Fixed(), 1.0, 2.0, pack=pack) for pack in (1, 4))
+    fluid = packed(Fifo(), Fluid(), 1.0, 2.0, pack=4)
+    assert shared.state.now > 1.5 * alone.state.now
+    assert fluid.state.now <= 1.15 * alone.state.now
+    assert any("in total as one alone" in move.why for _, move in moves(fluid))
+
+
+def test_until_sharing_is_measured_one_trial_is_alone_on_its_slot_for_an_epoch() -> None:
+    study = packed(Fifo(), Fluid(), 1.0, pack=4)
+    first = study.launches[0]
+    joined = [at for at, launch in _timed(study) if launch.slots == first.slots][1]
+    reports = [event for event in study.list_entries(Reported) if event.attempt == first.attempt]
+    assert joined == reports[0].at
+    assert 0.25 in study.state.epoch_times.list_measured()
+
+
+@pytest.mark.parametrize("trials", [1, 3, 5, 7])
+@pytest.mark.parametrize("allocator", [FluidStatic, Fluid])
+def test_a_known_number_of_trials_shares_all_slots_from_the_start(
+    allocator: Callable[[], Allocator], trials: int
+) -> None:
+    trace = make_table(make_falling_curves(trials, 9))
+    parts = make_parts(trace, allocator=allocator())
+    cluster = Cluster(slots=8, setup_s=0.5)
+    study = SimulatedStudy(make_spec(trace, span=8), parts, TableWorkload(trace), cluster).run()
+    first = [launch.width for launch in study.launches[:trials]]
+    assert sum(first) == 8
+    assert max(first) - min(first) <= 1
+
+
+@pytest.mark.parametrize("allocator", [FluidStatic, Fluid])
+def test_a_group_that_is_larger_than_the_slots_is_packed(
+    allocator: Callable[[], Allocator],
+) -> None:
+    cluster = Cluster(slots=4, speed=SpeedUp(interference=0.1))
+    study = trained([10] * 20, allocator(), cluster, pack=4)
+    assert {launch.width for launch in study.launches[:16]} == {0.25}
+    assert study.state.now < 10 * 20 / 4 / 1.5
+
+
+def test_trials_that_share_spread_over_all_slots() -> None:
+    study = trained([10] * 6, Fixed(), Cluster(slots=4), pack=4)
+    assert [launch.slots for launch in study.launches] == [(0,), (1,), (2,), (3,), (0,), (1,)]
+
+
+def test_paused_trials_that_the_policy_would_start_count_as_demand() -> None:
+    # Of nine trials three are promoted together; each leaves room for the others.
+    trace = make_table(make_falling_curves(9, 9))
+    parts = make_parts(trace, policy=Sha(size=9), allocator=FluidStatic())
+    cluster = Cluster(slots=9, setup_s=0.5)
+    study = SimulatedStudy(make_spec(trace, span=9), parts, TableWorkload(trace), cluster).run()
+    promoted = [launch.width for launch in study.launches if launch.start == 1]
+    assert len(promoted) >= 2
+    assert max(promoted) <= 4
+
+
+def test_confidence_widens_promising_trials_while_trials_keep_coming() -> None:
+    trace = make_table(make_falling_curves(400, 40))
+    widths = {}
+    for allocator in (Fluid(), Confidence()):
+        parts = make_parts(trace, policy=Pop(boundary=2), allocator=allocator)
+        spec = replace(make_spec(trace, span=4), budget=Budget(deadline_s=60.0))
+        study = SimulatedStudy(spec, parts, TableWorkload(trace), Cluster(slots=8)).run()
+        assert not study.state.closed
+        widths[type(allocator)] = {launch.width for launch in study.launches}
+    assert widths[Fluid] == {1.0}
+    assert max(widths[Confidence]) > 1.0
 
 
 def _timed(study: SimulatedStudy) -> list[tuple[float, Launch]]:
@@ -423,6 +532,8 @@ class NoDemands:
 
     asking = None
     coming = True
+    expected = math.inf
+    idle = 0
 
     def running(self) -> Iterator[Demand]:
         return iter(())

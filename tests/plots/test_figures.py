@@ -27,10 +27,12 @@ from hypothesis import strategies as st
 from random_studies import make_busy_study, make_study, random_studies
 from small_studies import SmallStudy, make_table
 
+import paceline as pl
 from paceline.analysis.story import narrate_trial
 from paceline.analysis.timeline import KEPT, BestChange, Timeline, TrialTimeline, build_timeline
 from paceline.api.simulation import Simulation
 from paceline.cli.flags import SIMULATION_FLAGS, make_simulation
+from paceline.cli.main import main
 from paceline.cli.report import simulate_command
 from paceline.cli.simulate import simulate
 from paceline.core import decisions as d
@@ -542,6 +544,43 @@ def test_the_report_names_the_best_checkpoint() -> None:
     save = Step(0, e.Saved(at=6.0, attempt=0, epoch=3))
     parts = [(step.event, list(step.decisions)) for step in [*steps[:-1], save, steps[-1]]]
     assert "checkpoint: attempt 0, epoch 3" in render_report(make_log(*parts))
+
+
+def test_no_trial_of_an_ended_study_is_running() -> None:
+    budget = Budget(deadline_s=3.5)
+    steps = SmallStudy(make_table([[1.0] * 9] * 3), slots=2, budget=budget).run().steps
+    page = render_report(steps)
+    assert "2 unfinished" in page
+    assert "2 running" not in page
+    timeline = build_timeline(steps)
+    assert {trial.fate for trial in timeline.trials} == {"unfinished"}
+    assert {trial.fate for trial in build_timeline(steps[:-1]).trials} == {"running"}
+
+
+def test_the_report_has_the_path_of_the_best_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(trial: pl.Trial) -> None:
+        trial.keep(state={"n": 0})
+        for _ in trial.epochs():
+            trial.report(trial["lr"])
+
+    monkeypatch.chdir(tmp_path)
+    result = pl.tune(
+        train,
+        space={"lr": pl.uniform(0.0, 1.0)},
+        epochs=2,
+        trials=1,
+        slots="inline",
+        progress=False,
+        name="a",
+        store="runs.db",
+    )
+    assert result.best.checkpoint is not None
+    place = result.best.checkpoint.place
+    assert f", in {place}" in result.report("mine.html").read_text(encoding="utf-8")
+    assert main(["report", "a", "--store", "runs.db"]) == 0
+    assert f", in {place}" in Path("a.html").read_text(encoding="utf-8")
 
 
 def test_a_report_of_two_hundred_trials_of_a_hundred_epochs_is_six_megabytes_at_most() -> None:

@@ -99,6 +99,23 @@ def test_every_figure_is_drawn_and_fits_the_screen(shown: Callable[..., Any], sc
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_a_click_copies_the_best_config_as_code(shown: Callable[..., Any]) -> None:
+    curves = [[0.5, 0.2], [0.4, 0.3]]
+    configs: list[dict[str, Any]] = [
+        {"lr": {"piecewise": [[0, 0.1], [1, 0.01]]}, "opt": "<b>'x'"},
+        {"lr": 0.2},
+    ]
+    steps = SmallStudy(make_table(curves, configs=configs)).run().steps
+    page = shown(steps, saved="runs/0-2.ckpt")
+    assert "checkpoint: attempt 0, epoch 2, in runs/0-2.ckpt" in page.locator(".best").inner_text()
+    button = page.locator(".best button")
+    button.click()
+    page.wait_for_function("document.querySelector('.best button').textContent === 'Copied'")
+    assert button.get_attribute("data-copy") == (
+        """{'lr': pl.piecewise([(0, 0.1), (1, 0.01)]), 'opt': "<b>'x'"}"""
+    )
+
+
 # One in each run, the others in `make test-all`; `test_figures` draws all of them in each run.
 SMALL_STUDIES = [
     pytest.param(name, marks=() if name == "all failed" else pytest.mark.slow)

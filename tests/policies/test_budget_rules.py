@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 from small_studies import SmallStudy, make_table
 
-from paceline.core.decisions import Close, Open
+from paceline.allocation.fixed import Fixed
+from paceline.core.decisions import Close, Launch, Open
+from paceline.core.events import Reported
 from paceline.core.values import Budget, Status, Target
 from paceline.policies.asha_stop import AshaStop
+from paceline.policies.budget_rules import DeadlineAdmission
 from paceline.policies.hypersched import HyperSched
 from paceline.policies.pasha import Pasha
 
@@ -54,3 +59,53 @@ def test_a_stopping_policy_starts_no_trial_that_cannot_report_before_the_deadlin
 def test_a_stopping_policy_without_a_deadline_starts_all_trials() -> None:
     played = SmallStudy(make_table(CURVES), AshaStop(eta=3)).run()
     assert len(played.list_entries(Open)) == len(CURVES)
+
+
+class Seen(NamedTuple):
+    """The part of a trial that an admission rule reads."""
+
+    id: int
+    seconds: list[float]
+
+
+def test_an_epoch_on_several_slots_counts_as_one_on_one_slot() -> None:
+    admission = DeadlineAdmission(eta=4)
+    narrow, wide = Seen(0, []), Seen(1, [])
+    for attempt, width in ((0, 1.0), (1, 4.0)):
+        launch = Launch(
+            attempt=attempt,
+            trial=attempt,
+            start=0,
+            source=None,
+            goal=9,
+            save_at=(),
+            slots=(0,),
+            width=width,
+            why="a test",
+        )
+        admission.see(launch)
+    for trial, seconds in ((wide, 2.0), (narrow, 8.0), (wide, 2.0), (wide, 2.0), (wide, 2.0)):
+        trial.seconds.append(seconds)
+        report = Reported(
+            at=1.0, attempt=trial.id, epoch=len(trial.seconds), metrics={}, seconds=seconds
+        )
+        admission.record(trial, report)  # type: ignore[arg-type]
+    assert admission.epoch_s == 8.0
+    # The first wide epoch came before any other: it counts as it was.
+    assert admission.longest_s == 2.0 + 3 * 8.0
+
+
+def test_where_all_trials_are_wide_their_epochs_count_as_they_are() -> None:
+    curves = [[float(loss)] * 8 for loss in range(12)]
+    study = SmallStudy(
+        make_table(curves),
+        HyperSched(eta=4),
+        slots=4,
+        allocator=Fixed(),
+        span=2,
+        budget=Budget(deadline_s=9.0),
+    )
+    study.run()
+    (closed,) = study.list_entries(Close)
+    # Epochs take 0.5 s on two slots: the eight of a new trial need 4 s.
+    assert "a new trial would need 4 s to matter" in closed.why

@@ -92,12 +92,12 @@ def test_training_goes_on_while_the_forecast_is_computed() -> None:
     assert played.state.trials[3].epoch == 5
 
 
-def test_forecasts_worse_than_the_base_rate_are_replaced_by_ranks() -> None:
+def test_wrong_forecasts_are_replaced_by_ranks() -> None:
     curves = [[0.5 + 0.01 * number] * 20 for number in range(30)]
     played = SmallStudy(make_table(curves), EarlyTerm(), slots=2, curves=Optimist()).run()
     ranked = [stop for stop in played.list_entries(Stop) if "by rank" in stop.why]
     assert ranked
-    assert "forecasts have been worse than the base rate: Brier score 0." in ranked[0].why
+    assert "by rank, since forecasts have been wrong: 0 of " in ranked[0].why
     assert all(trial.loss > 0.5 for trial in played.state.trials if not trial.alive and trial.id)
 
 

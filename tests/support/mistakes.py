@@ -139,6 +139,7 @@ MISTAKES: dict[str, list[str]] = {
         "tune(f, policy='ashaa')",
         "tune(f, policy='bohb')",
         "tune(f, policy=5)",
+        "tune(f, policy='barrier', trials=None)",
         "tune(f, policy='asha:eat=3')",
         "tune(f, policy='asha:eta=much')",
         "tune(f, policy='asha:eta')",
@@ -177,6 +178,7 @@ MISTAKES: dict[str, list[str]] = {
         "$ paceline resume a --store runs.txt",
         "$ paceline simulate missing.jsonl",
         "$ paceline simulate toy --policy ashaa",
+        "$ paceline simulate toy --policy bohb",
         "$ paceline simulate toy --slots none",
     ],
 }

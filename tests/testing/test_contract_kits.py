@@ -52,6 +52,7 @@ ARGUMENTS: dict[tuple[Kind, str], dict[str, Any]] = {
     ("policy", "pbt"): {"population": 13},
     ("generator", "gp"): {"startup": 4},
     ("curve model", "ensemble"): {"steps": 30},
+    ("curve model", "published"): {"steps": 100},
 }
 SPECIAL_KITS: dict[tuple[Kind, str], type] = {
     ("generator", "random"): generators.SeededGeneratorContract,
@@ -65,6 +66,8 @@ SPECIAL_KITS: dict[tuple[Kind, str], type] = {
         for name in ("tpe", "cmaes", "qmc", "optuna")
     },
 }
+# Kits that only `make test-all` runs: chains of hundreds of steps.
+SLOW_KITS = {("curve model", "published")}
 KITS: dict[Kind, type] = {
     "policy": policies.PolicyContract,
     "generator": generators.GeneratorContract,
@@ -131,7 +134,7 @@ def make_kit(kind: Kind, name: str) -> type:
     title = "".join(word.title() for word in f"{name} {kind}".replace("_", " ").split())
     kit = SPECIAL_KITS.get((kind, name), usual)
     # Hundreds of simulations of code with tests of its own; the clauses are tested below.
-    marks = [pytest.mark.unmeasured]
+    marks = [pytest.mark.unmeasured, *[pytest.mark.slow] * ((kind, name) in SLOW_KITS)]
     return type(f"Test{title}", (kit,), {"make": staticmethod(given), "pytestmark": marks})
 
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.curves.baselines.published import Settings
-from paceline.curves.ensemble.families import FAMILIES, Array, Family
+from paceline.curves.ensemble.families import FAMILIES, Family
+from paceline.curves.published.weighted_sum import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from paceline.curves.arrays import Array
 
 
 def _hill3(x: Array, theta: Array, eta: Array, kappa: Array) -> Array:
@@ -35,7 +37,6 @@ _KEPT = (
 NASLIB4 = Settings(
     families=tuple(family._replace(start=tuple(np.ones(len(family.start)))) for family, _ in _KEPT),
     walkers=50,
-    steps=800,
     burn_in=500,
     recency=False,
     hard=True,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.core.ports import History
-    from paceline.curves.ensemble.families import Array
+    from paceline.curves.arrays import Array
 
 _NORMAL = tuple(NormalDist().inv_cdf(level) for level in LEVELS)
 

@@ -1,9 +1,9 @@
 """Leaders: a slot for each trial, and left-over slots for the best: HyperSched's three rules.
 
-Rule: every trial has one slot, or what it needs; left-over slots go to trials in order of their
-last loss, up to `span` each. `Uniform` gives them out one at a time from the best, round by round;
-`Top` gives the best trial all it can hold, then the next; `Softmax` shares them by exp(-loss) and
-rounds down.
+Rule: every trial has one slot, or what it needs, also those that wait or are still to come;
+left-over slots go to trials in order of their last loss, up to `span` each. `Uniform` gives them
+out one at a time from the best, round by round; `Top` gives the best trial all it can hold, then
+the next; `Softmax` shares them by exp(-loss) and rounds down.
 
 Liaw et al., "HyperSched", SoCC 2019. Different from it: losses in the softmax are divided by their
 spread, because with raw losses the result depends on the unit of the metric.
@@ -33,8 +33,6 @@ class Uniform(BasePart):
 
     def place(self, demands: Demands, study: StudyView) -> Mapping[TrialId, float]:
         asking = demands.asking
-        if asking is not None and demands.coming:
-            return {asking.trial: max(1.0, asking.least)}
         running = list(demands.running())
         asked = running if asking is None else [asking]
         if not asked:
@@ -42,7 +40,9 @@ class Uniform(BasePart):
         ready = islice(demands.ready(), study.capacity)
         least = {each.trial: max(1.0, each.least) for each in (*running, *ready, *asked)}
         ranked = sorted(least, key=lambda trial: (study.trials[trial].loss, trial))
-        left = max(0, study.capacity - int(sum(least.values())) - demands.coming)
+        # Paused trials that the policy would continue need slots, too, and new ones.
+        waiting = int(min(demands.expected, study.capacity))
+        left = max(0, study.capacity - int(sum(least.values())) - waiting)
         span = float(min(study.spec.span, study.capacity))
         extra = self._share(left, [study.trials[trial].loss for trial in ranked], int(span) - 1)
         more = dict(zip(ranked, extra, strict=True))

@@ -65,7 +65,7 @@ def list_checkpoints(steps: Iterable[Step]) -> tuple[StudyState, list[Checkpoint
         found.setdefault(name, {}).setdefault(need, []).append(trial.id)
     more, repeatable = not over and may_share_prefixes(state), not over and may_get_trials(state)
     for name, file in state.checkpoints.records.items():
-        if more and is_branch(file.trial, name[1]):
+        if more and is_branch(state, file.trial, name[1]):
             found.setdefault(name, {})[KeepReason.BRANCH] = [file.trial.id]
         if repeatable and name[0] < 0:
             found.setdefault(name, {})[KeepReason.REPEAT] = [file.trial.id]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from paceline.core.decisions import Launch
-from paceline.core.events import Reported, Saved
+from paceline.core.decisions import AskForecast, Launch
+from paceline.core.events import Forecasted, Reported, Saved
 from paceline.core.values import TrialId
 from paceline.machine.state import StudyState
 
@@ -26,12 +26,16 @@ if TYPE_CHECKING:
 class Costs(Struct, frozen=True, kw_only=True):
     """Seconds, rounded to microseconds: the rest is rounding error of clock times."""
 
-    # From a trial's first launch to the start of its first epoch.
-    setup_s: dict[TrialId, float]
+    # From a trial's first launch to the start of its first epoch; and the mean, for trials that
+    # never started from scratch. None: they cost nothing.
+    setup_s: dict[TrialId, float | None]
+    start_s: float | None
     # The mean over all saves, and over all restores beyond the start itself; None if there were
     # none, or they cost nothing.
     save_s: float | None
     restore_s: float | None
+    # The mean time from a request for a forecast to its answer.
+    forecast_s: float | None
 
 
 def measure_costs(steps: Iterable[Step]) -> tuple[StudyState, Costs]:
@@ -53,6 +57,9 @@ class _Tally:
         self._first_report: dict[AttemptId, float] = {}
         self._before_first: dict[AttemptId, float] = {}
         self._saves: list[float] = []
+        # When forecasts were requested, and how long they took.
+        self._asked: dict[tuple[TrialId, int], float] = {}
+        self._forecasts: list[float] = []
 
     def take(self, step: Step) -> None:
         event = step.event
@@ -68,9 +75,14 @@ class _Tally:
                 and event.at - self._first_report[event.attempt] < event.seconds / 2
             ):
                 self._before_first[event.attempt] -= event.seconds
+        elif isinstance(event, Forecasted):
+            asked_at = self._asked.pop((event.trial, event.epoch), event.at)
+            self._forecasts.append(event.at - asked_at)
         for decision in step.decisions:
             if isinstance(decision, Launch):
                 self._launched[decision.attempt] = decision, event.at
+            elif isinstance(decision, AskForecast):
+                self._asked[decision.trial, decision.epoch] = event.at
 
     def costs(self) -> Costs:
         first: dict[TrialId, float] = {}
@@ -83,8 +95,10 @@ class _Tally:
                 again.append(delay)
         start_s = fmean(first.values()) if first else 0.0
         return Costs(
-            setup_s={trial: cost for trial, took in first.items() if (cost := _round_cost(took))},
+            setup_s={trial: _round_cost(took) for trial, took in first.items()},
+            start_s=_round_cost(start_s),
             save_s=_round_cost(fmean(self._saves or [0.0])),
+            forecast_s=_round_cost(fmean(self._forecasts or [0.0])),
             restore_s=_round_cost(fmean(again) - start_s if again else 0.0),
         )
 

@@ -40,3 +40,6 @@ class Fan(Struct, frozen=True, kw_only=True):
     # The probability of reaching the target by then, and the mean time until that if it is.
     chance: float | None
     expected_s: float | None
+    # The lowest and the highest possible value: declared, or assumed by the metric's name.
+    range: tuple[float, float] | None = None
+    is_range_assumed: bool = False

@@ -265,6 +265,9 @@ def _describe_event(event: e.AnyEvent, spec: StudySpec, of_trial: str) -> str:
             return f"study {spec.name!r} resumes"
         case e.Extended(to=to):
             return f"study {spec.name!r} is extended to {to}"
+        case e.DeadlineChanged(deadline_s=deadline, kept_s=kept):
+            until = f"training ends at {deadline:.6g} s"
+            return f"{until}, {kept:.3g} s before the call has to return" if kept else until
         case e.Reported(attempt=attempt, epoch=epoch, metrics=metrics):
             return f"attempt {attempt} reports epoch {epoch}: {format_config(metrics)}"
         case e.Suggested(trial=number, params=params):

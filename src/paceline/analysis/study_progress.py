@@ -74,8 +74,8 @@ def describe_time_left(state: StudyState, now: float) -> str:
     """Return the time that is left in words; empty if it cannot be told."""
     if state.end is not None:
         return ""
-    if state.deadline_s is not None:
-        return f"{_round(max(state.deadline_s - now, 0.0))} left"
+    if state.return_s is not None:
+        return f"{_round(max(state.return_s - now, 0.0))} left"
     share = measure_progress(state, now).share
     # A paused trial may go on, so the number of ended trials says little.
     if share < _LEAST_SHARE or any(t.status is Status.PAUSED for t in state.trials):

@@ -64,6 +64,14 @@ class TrialTimeline(Struct, frozen=True, kw_only=True):
     attempts: int = 0
     failures: int = 0
     story: tuple[str, ...] = ()
+    # Its study has ended, so it will not train any more.
+    is_over: bool = False
+
+    @property
+    def fate(self) -> str:
+        """Its status in a word; `unfinished` if the study ended while it trained or was ready."""
+        is_open = self.status in (Status.RUNNING, Status.READY)
+        return "unfinished" if self.is_over and is_open else self.status.value
 
     @property
     def epochs(self) -> int:
@@ -247,6 +255,7 @@ class _TimelineBuilder:
             attempts=attempts,
             failures=trial.failures,
             story=tuple(story),
+            is_over=self._state.end is not None,
         )
 
     def _attempt(self, attempt: AttemptState) -> AttemptTimeline:

@@ -1,14 +1,17 @@
 """Warnings about studies that do something other than their user means.
 
 Knows what to look for before a study starts and while it runs. Each is told once, with the way out.
+A study that could do nothing useful is refused.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline.core.errors import warn_user
-from paceline.core.events import Cause, Ended, Missed
+from paceline.api.registry import parse_part, split_policies
+from paceline.core.errors import SpecError, warn_user
+from paceline.core.events import Cause, Ended, Missed, Reported
+from paceline.core.values import FINITE_GENERATORS
 from paceline.worker.protocol import KEEPS_NOTHING
 
 if TYPE_CHECKING:
@@ -18,8 +21,7 @@ if TYPE_CHECKING:
     from paceline.core.values import AttemptId, StudySpec
     from paceline.engines.process.local.devices import LocalDevices
 
-# Generators and policies that end by themselves.
-_FINITE_GENERATORS = ("grid", "queued")
+# Policies that end by themselves.
 _FINITE_POLICIES = ("pbt",)
 # More trials for each core are probably a mistake.
 _TRIALS_PER_CORE = 4
@@ -36,7 +38,7 @@ def warn_of_no_end(spec: StudySpec) -> None:
         for study in spec.studies
         if study.budget.trials is None
         and study.budget.target is None
-        and study.generator.name not in _FINITE_GENERATORS
+        and study.generator.name not in FINITE_GENERATORS
         and study.policy.name not in _FINITE_POLICIES
     ]
     if endless:
@@ -45,6 +47,22 @@ def warn_of_no_end(spec: StudySpec) -> None:
             f"study {name!r} has no end and runs until Ctrl-C: give trials=100, deadline='1h', "
             "slot_hours=… or target=… to end it.",
         )
+
+
+def refuse_endless_barrier(spec: StudySpec) -> None:
+    """Raise SpecError if the policy waits for a cohort that is never complete."""
+    if spec.standing or spec.budget.trials is not None:
+        return
+    if spec.generator.name in FINITE_GENERATORS:
+        return
+    for text in split_policies(spec.policy.name):
+        part = spec.policy if text == spec.policy.name else parse_part(text)
+        if part.name == "barrier" and part.params.get("size") is None:
+            raise SpecError(
+                f"policy={str(spec.policy)!r} never leaves its first round: barrier trains all "
+                "trials one round at a time, and there is no last trial. Give trials=20, or the "
+                "size of the cohort, such as policy='barrier:size=8'."
+            )
 
 
 def warn_of_many_slots(devices: LocalDevices) -> None:
@@ -74,6 +92,8 @@ class RestartCaution:
             if isinstance(event, Missed) and event.note == KEEPS_NOTHING:
                 if event.epoch < self._spec.epochs:
                     self._without_state.add(event.attempt)
+            elif isinstance(event, Reported):
+                self._without_state.discard(event.attempt)  # it has gone on
             elif (
                 isinstance(event, Ended)
                 and event.cause is Cause.GOAL

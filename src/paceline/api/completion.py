@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from paceline.api.registry import build_part, parse_part
+from paceline.core.curve_requests import forecast_curves
 from paceline.core.errors import SpecError
 from paceline.core.forecast_quantiles import LEVELS, choose_horizons
 from paceline.core.ports import History
@@ -118,10 +119,7 @@ def _forecast_rest(key: _ById, last: int) -> Sequence[Forecast | None]:
         for run, is_cut in zip(trace.runs, _list_cut(trace, last), strict=True)
         if is_cut
     ]
-    forecasts: Sequence[Forecast | None] = build_part(
-        "curve model", parse_part(COMPLETED_BY)
-    ).forecast(histories)
-    return forecasts
+    return forecast_curves(build_part("curve model", parse_part(COMPLETED_BY)), histories)
 
 
 def _complete_run(

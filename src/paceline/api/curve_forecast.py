@@ -7,6 +7,7 @@ deadline. Does not know how a forecast is shown.
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -14,10 +15,15 @@ from msgspec import Struct
 from paceline.analysis.forecast_fan import Fan, FanRow
 from paceline.api.registry import build_part, parse_part
 from paceline.api.stored import fold_log
+from paceline.core.curve_requests import forecast_curves
 from paceline.core.errors import SpecError
-from paceline.core.forecast_quantiles import LEVELS, choose_horizons, compute_confidence
+from paceline.core.forecast_quantiles import (
+    LEVELS,
+    choose_horizons,
+    compute_confidence,
+)
 from paceline.core.ports import History, Other
-from paceline.core.values import Config, Mode, to_loss, to_loss_bounds
+from paceline.core.values import NO_LOSS, Config, Mode, to_loss, to_loss_bounds
 from paceline.engines.sim.traces import read_trace
 
 if TYPE_CHECKING:
@@ -26,6 +32,10 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Step
     from paceline.core.forecast_quantiles import Forecast, TargetConfidence
 
+# Words in the names of metrics that are shares of one, as long as all known values are, too.
+_SHARES = frozenset(
+    {"acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "top1", "top5"}
+)
 _BANDS = tuple(LEVELS.index(level) for level in (0.025, 0.1, 0.5, 0.9, 0.975))
 
 
@@ -146,16 +156,20 @@ def forecast_curve(
             "forecast. Give an earlier epoch with --at."
         )
     later = choose_horizons(at, known.epochs)
+    bounds = known.bounds if within is None else to_loss_bounds(within, known.mode)
+    is_assumed = bounds is None and _is_share(known, sign)
+    if is_assumed:
+        bounds = to_loss_bounds((0.0, 1.0), known.mode)
     model = build_part("curve model", parse_part(curves))
     history = History(
         losses=[to_loss(value, sign) for value in known.values],
         horizons=later,
         epochs=known.epochs,
         config=known.config,
-        bounds=known.bounds if within is None else to_loss_bounds(within, known.mode),
+        bounds=bounds,
         others=known.others[: model.others],
     )
-    (forecast,) = model.forecast([history])
+    (forecast,) = forecast_curves(model, [history])
     if forecast is None:
         raise SpecError(f"curve model {curves!r} has no forecast for this curve.")
     by = known.epochs
@@ -177,7 +191,18 @@ def forecast_curve(
         by_epoch=by,
         chance=None if sure is None else sure.chance,
         expected_s=sure.epochs * known.epoch_s if sure and sure.chance else None,
+        range=None if bounds is None else to_loss_bounds(bounds, known.mode),
+        is_range_assumed=is_assumed,
     )
+
+
+def _is_share(known: KnownCurve, sign: float) -> bool:
+    """Return whether a metric is a share of one, such as an accuracy, by its name and values."""
+    words = re.split("[^a-z0-9]+", known.metric.lower())
+    values = [value for value in known.values if value is not None]
+    losses = [loss for other in known.others for loss in other.losses if loss < NO_LOSS]
+    values += [sign * loss for loss in losses]
+    return bool(_SHARES & {*words}) and all(0.0 <= value <= 1.0 for value in values)
 
 
 def _sort_others(others: Iterable[Other]) -> list[Other]:

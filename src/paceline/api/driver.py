@@ -12,19 +12,23 @@ import warnings
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
 from paceline.api.cautions import warn_of_many_slots, warn_of_no_end
+from paceline.api.deadline import Caller, DeadlineKeeper
 from paceline.api.defaults import explain_policy
 from paceline.api.failure_messages import (
     describe_failed_study,
     warn_of_ended_study,
     warn_of_failures,
 )
+from paceline.api.interrupts import Interrupts
 from paceline.api.locations import StudyLocations, keep_output
 from paceline.api.options import generator_to_build, resolve_spec, seconds_until
+from paceline.api.permissions import allow, allow_parts_of, check_parts
 from paceline.api.prior_studies import (
     describe_taken_over,
     find_related,
@@ -34,7 +38,7 @@ from paceline.api.prior_studies import (
 )
 from paceline.api.registry import build_part, build_study_parts
 from paceline.api.results import Result
-from paceline.api.running_study import Interrupts, RunningStudy
+from paceline.api.running_study import RunningStudy
 from paceline.api.spec_changes import (
     check_trials,
     convert_options,
@@ -84,8 +88,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("paceline.study")
 
-# How long the end of a study waits for the storage to be swept.
-_SWEEP_S = 5.0
+# How to allow a part that a log names.
+_GIVE_PART = "give it as in the call that started the study"
+# How long the end of a study waits for the storage to be swept; and at a deadline.
+_SWEEP_S, _LATE_SWEEP_S = 5.0, 0.1
 
 
 class Driver:
@@ -104,8 +110,8 @@ class Driver:
         run: RunInfo | None = None,
         known: Sequence[Step] = (),
     ) -> None:
-        # The study's clock starts here: a deadline includes the start of the engine.
-        self._called = time.monotonic()
+        # The study's clock starts with the call, so that a deadline includes its start.
+        self.caller = Caller.note()
         self._train = train
         self._options = options
         self._parts = parts
@@ -127,6 +133,7 @@ class Driver:
             # What the study is extended to, in words; empty: it goes on as it is.
             self._extension = "" if self._opened is None else self._compare(self._opened, spec)
             self.spec = self._choose_spec(spec)
+            check_parts(self.spec, allow_parts_of(spec), _GIVE_PART)
             self._locations = StudyLocations(self.spec.name, options, self._opened)
             self._files = CheckpointFiles(
                 self._locations.files, self._locations.storage, self._locations.cache_bytes
@@ -216,6 +223,8 @@ class Driver:
         with self._interrupts as interrupts:
             try:
                 interrupts.is_starting = True
+                if interrupts.caught is not None:
+                    raise KeyboardInterrupt
                 running = self.start(watch)
                 interrupts.is_starting = False
                 running.run(watch)
@@ -243,6 +252,7 @@ class Driver:
             options = convert_options(self._options, wanted)
             spec = reconcile(opened, resolve_spec(self._train, options), options)
             to = describe_extension(opened.spec, spec)
+            check_parts(spec, allow_parts_of(self.spec), _GIVE_PART)
             check_trials(spec, [len(group.trials) for group in self.machine.state.groups])
         except SpecError as error:
             warn_user(f"study {self.spec.name!r} is not extended: {error}")
@@ -259,6 +269,7 @@ class Driver:
             given = {**(opened.run.given or {}), **wanted}
             self._run_info = replace(self._run_info, file=opened.run.file, given=given)
         running.take([self._make_extended(running.now)], watch)
+        running.begin_deadline(watch)
 
     def start(self, watch: Watch | None = None) -> RunningStudy:
         """Start the engine; open the study, or resume it where its log ends."""
@@ -268,6 +279,7 @@ class Driver:
             check_storage(self._locations.storage)
         if self.pool is None:
             warn_of_no_end(self.spec)
+        keeper = self._make_deadline_keeper()
         with show_wait(watch, self._describe_start()) as say:
             engine, mps = self._start_engine(say)
         url = self._options.store
@@ -280,7 +292,17 @@ class Driver:
         with self._interrupts:
             events = self._resume(engine) if self._opened is not None else self._open()
             self._running.take(events, watch)
+            self._running.deadline = keeper
+            # The clock of a resumed study goes on from its log; the deadline, from the call.
+            spent_s = 0.0 if self._opened is None else time.monotonic() - self.caller.began
+            self._running.begin_deadline(watch, spent_s)
         return self._running
+
+    def _make_deadline_keeper(self) -> DeadlineKeeper:
+        """Return what keeps the deadline; before the engine starts, which takes waiting."""
+        run = self._describe_run()
+        deadline = None if run.deadline is None else datetime.fromisoformat(run.deadline)
+        return DeadlineKeeper(self.caller, run.kind or "local", deadline)
 
     def _describe_run(self) -> RunInfo:
         """Return how the study is run from now on, for the log."""
@@ -303,7 +325,9 @@ class Driver:
     def _open(self) -> list[AnyEvent]:
         """Return the first events of a new study."""
         opened = self._make_opened()
-        related = find_related(self._store, self._options.store or "", self.spec)
+        files, base = self._options.files, self._options.checkpoints
+        places = allow(None if files is None else Path(files).parent, base)
+        related = find_related(self._store, self._options.store or "", self.spec, places)
         warn_of_change(related, self.spec, self._code)
         reused = list(reuse_prefixes(self._store, related, self.spec, self._files))
         for text in describe_taken_over(reused):
@@ -415,7 +439,7 @@ class Driver:
                 files=self._files,
                 advisor=self._make_advisor(self._parts.curve_models),
                 timeouts=timeouts,
-                began=self._called,
+                began=self.caller.began,
             )
         except BaseException:
             if mps is not None:
@@ -441,7 +465,7 @@ class Driver:
             files=self._files,
             advisor=self._make_advisor(models),
             timeouts=timeouts,
-            began=self._called,
+            began=self.caller.began,
         )
 
     def _make_advisor(self, models: Sequence[CurveModel]) -> Advisor:
@@ -464,7 +488,9 @@ class Driver:
         if self._locations.storage is not None:
             thread = threading.Thread(target=sweep, name="paceline-sweep", daemon=True)
             thread.start()
-            thread.join(_SWEEP_S)
+            end = self.machine.state.end
+            is_late = end is not None and end.cause is EndCause.DEADLINE
+            thread.join(_LATE_SWEEP_S if is_late else _SWEEP_S)
 
 
 def _find_deadline(run: RunInfo, now: float) -> float | None:

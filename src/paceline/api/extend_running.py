@@ -48,7 +48,8 @@ def extend_running(
             follow(store, name, watch or (lambda state, steps: None))
         except KeyboardInterrupt:
             is_interrupted = True  # the study goes on
-    result = load(name, url)
+    places = [each for each in (options.files, options.checkpoints) if each is not None]
+    result = load(name, url, allow=places)
     result.interrupted = is_interrupted
     return result
 

@@ -28,6 +28,7 @@ class ForecastCache:
         self._model = model
         self._name = name
         self.others = model.others
+        self.every_epoch: bool = getattr(model, "every_epoch", False)
 
     def forecast(self, histories: Sequence[History]) -> Sequence[Forecast | None]:
         keys = [self._make_key(history) for history in histories]

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from paceline.analysis.summary import make_study_row
 from paceline.api.locations import find_checkpoint_files
+from paceline.api.permissions import allow as allow_places
 from paceline.api.results import Result
 from paceline.api.stored import fold_log, open_existing, read_log, read_spec
 from paceline.core.events import Opened
@@ -18,6 +19,7 @@ from paceline.core.text import format_count, format_number
 from paceline.live.html_tables import escape, render_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from paceline.analysis.summary import StudyRow
@@ -71,11 +73,12 @@ def _list_cells(study: StoredStudy) -> list[str]:
     return [escape(cell) for cell in cells]
 
 
-def load(name: str, store: str | Path) -> Result:
+def load(name: str, store: str | Path, *, allow: Sequence[str | Path] = ()) -> Result:
     """Return the result of a stored study: trials, figures, stories, checkpoints.
 
     Needs no training function. A study that runs right now, or was interrupted, gives what it has
-    found so far. Raises StudyNotFound.
+    found so far. Checkpoints are read from the folder of the store; `allow` has other folders and
+    addresses that the log may name. Raises StudyNotFound.
     """
     url = str(store)
     with open_existing(url) as stored:
@@ -83,7 +86,8 @@ def load(name: str, store: str | Path) -> Result:
     read_spec(log)
     opened = log[0].event
     assert isinstance(opened, Opened)
-    return Result(fold_log(log), log, find_checkpoint_files(opened, url), url)
+    files = find_checkpoint_files(opened, url, allow_places(*allow))
+    return Result(fold_log(log), log, files, url)
 
 
 def studies(store: str | Path) -> StoredStudies:

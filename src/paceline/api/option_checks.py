@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from paceline.api.registry import OTHER_PART_NAMES
 from paceline.api.spaces import convert_space, show_value
 from paceline.core.base_part import BasePart
 from paceline.core.errors import SpecError
@@ -236,30 +237,13 @@ _OTHER_PARTS = {
     "AxSearch": "generator='gp'",
     "BasicVariantGenerator": "generator='random' or generator='grid'",
 }
-# Names of other tuners, and what to write here.
-_OTHER_PART_NAMES = {
-    "bohb": "policy='hyperband' with generator='tpe'",
-    "hb": "policy='hyperband'",
-    "successive_halving": "policy='sha', or policy='asha' without barriers",
-    "median_stopping": "policy='median'",
-    "population_based_training": "policy='pbt'",
-    "none": "policy='fifo', which stops no trial",
-    "grid_search": "generator='grid'",
-    "random_search": "generator='random'",
-    "bayesian": "generator='gp' or generator='tpe'",
-    "bayes": "generator='gp' or generator='tpe'",
-    "bo": "generator='gp' or generator='tpe'",
-    "hyperopt": "generator='tpe'",
-    "cma": "generator='cmaes'",
-    "cma-es": "generator='cmaes'",
-}
 
 
 def _check_part(name: str, value: Any) -> Any:  # noqa: ANN401
     """Let names, parts and objects of parts pass; say what to give instead of others."""
     kind = type(value).__name__
     if isinstance(value, str):
-        meant = _OTHER_PART_NAMES.get(value.strip().lower())
+        meant = OTHER_PART_NAMES.get(value.strip().lower())
         if meant is not None:
             raise refuse(name, value, f"write {meant}")
         if not value.strip():

@@ -27,7 +27,7 @@ OPTION_HELP = {
         "mode": "'min' or 'max'. A number without a metric's name is minimised by default.",
         "epochs": "How many epochs, and so reports, a trial has at most. Default: 1.",
         "range": "The lowest and the highest possible value of the metric, such as (0, 1): "
-        "forecasts stay inside.",
+        "forecasts stay inside, and the policy bandit normalises values by it.",
         "first": "Configs to try first; hyperparameters they leave out are drawn.",
         "warm_start": "A study of the same store, or an Optuna study: the generator learns from "
         "its results before the first proposal.",
@@ -57,7 +57,8 @@ OPTION_HELP = {
         "'cpu:4', 'gpu:2', 'ray', pl.Ray(gpus=8); or 'inline' to debug trials in this process.",
         "span": "The most slots for one trial. Default: 1.",
         "pack": "The most trials on one slot. Default: 1.",
-        "needs": "The slots that an epoch needs: a function of the config, or 'batch:257=2,513=4'.",
+        "needs": "The slots that an epoch needs: a function of the config or its name, "
+        "'module:function', or a table, 'batch:257=2,513=4'.",
         "mps": "Let trials that share a GPU run at the same time, by NVIDIA's MPS.",
     },
     "What to keep": {

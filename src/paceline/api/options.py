@@ -9,17 +9,20 @@ import math
 import re
 from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypedDict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import force_setattr
 
+from paceline.api.cautions import refuse_endless_barrier
 from paceline.api.defaults import DEFAULT_GENERATOR, choose_generator, choose_policy
 from paceline.api.define_by_run import check_generator
 from paceline.api.option_checks import check_options, suggest_option
 from paceline.api.plan_key import compute_plan_key, parse_plan_key
 from paceline.api.registry import Kind, describe_part
+from paceline.api.width_checks import check_pool_width, check_widths
 from paceline.core.base_part import BasePart
 from paceline.core.errors import SpecError, make_unknown_error
 from paceline.core.values import (
@@ -129,13 +132,17 @@ class NeedsTable(Struct, frozen=True):
 
 
 def parse_needs(given: Needs | str) -> Needs:
-    """Return the function itself, or the table written as `batch:257=2,513=4`.
+    """Return the function itself, the one named `module:function`, or a table.
+
+    A table is written `batch:257=2,513=4`.
 
     >>> parse_needs("batch:257=2,513=4")({"batch": 300})
     2.0
     """
     if callable(given):
         return given
+    if names_function(given):
+        return _import_needs(given)
     name, _, rest = str(given).partition(":")
     try:
         pairs = [pair.split("=") for pair in rest.split(",")]
@@ -144,11 +151,31 @@ def parse_needs(given: Needs | str) -> Needs:
         rows = []
     if not (name.strip() and rows):
         raise SpecError(
-            f"needs={given!r} is invalid: give a function of the setting, or the slots from "
-            "certain "
-            "values of a hyperparameter on, such as batch:257=2,513=4."
+            f"needs={given!r} is invalid: give a function of the setting, its name as "
+            "module:function, or the slots from certain values of a hyperparameter on, such as "
+            "batch:257=2,513=4."
         )
     return NeedsTable(name.strip(), tuple(rows))
+
+
+def names_function(needs: object) -> bool:
+    """Say whether needs are given as the name of a function: `module:function`."""
+    return isinstance(needs, str) and re.fullmatch(r"[\w.]+:[^\W\d]\w*", needs) is not None
+
+
+def _import_needs(name: str) -> Needs:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except ImportError as error:
+        raise SpecError(f"needs={name!r} cannot be imported: {error}.") from None
+    except AttributeError:
+        raise SpecError(
+            f"needs={name!r} cannot be imported: {module} has no {attribute!r}."
+        ) from None
+    if not callable(found):
+        raise SpecError(f"needs={name!r} is a {type(found).__name__}: give a function.")
+    return cast("Needs", found)
 
 
 class Options(TypedDict, total=False):
@@ -372,10 +399,13 @@ def resolve_spec(
         pack=options.pack,
         fit=options.needs is not None,
     )
+    check_widths(spec.allocator, spec.span, spec.pack)
+    check_pool_width(spec.policy, spec.span)
     if spec.curves.name == "oracle":
         raise SpecError(
             "the curve model 'oracle' looks up the future: it works in `paceline simulate` only."
         )
+    refuse_endless_barrier(spec)
     return spec
 
 
@@ -405,10 +435,30 @@ def _describe_generator(options: StudyOptions, *, standing: bool) -> Part:
         given = DEFAULT_GENERATOR if options.space is None else choose_generator(options.space).part
     known = isinstance(given, str | Part)
     part = describe_part("generator", given) if known else _describe_sampler(given)
+    if part.name == "queued":
+        return _describe_queue(part, options)
     params = {"space": options.space, **part.params}
     if options.first is not None:
         params.setdefault("first", [dict(config) for config in options.first])
     return Part(part.name, params)
+
+
+def _describe_queue(part: Part, options: StudyOptions) -> Part:
+    """Return the generator of a list of configs, each of which must be in the space."""
+    configs = [*(options.first or ()), *part.params.get("configs", ())]
+    if not configs:
+        raise SpecError(
+            "generator 'queued' has no configs: give pl.Part('queued', {'configs': [{'lr': 0.1}]})."
+        )
+    for at, config in enumerate(configs):
+        given, known = set(config), set(options.space or config)
+        if given != known:
+            wrong = ", ".join(sorted(given ^ known))
+            raise SpecError(
+                f"configs[{at}] and the space differ in {wrong}: give each hyperparameter of the "
+                "space a value."
+            )
+    return Part("queued", {"configs": [dict(config) for config in configs]})
 
 
 def _describe_sampler(given: object) -> Part:

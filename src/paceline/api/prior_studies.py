@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.analysis.known_prefixes import PrefixReader
-from paceline.api.locations import open_checkpoints
+from paceline.api.locations import find_folder, open_checkpoints
+from paceline.api.permissions import NOTHING
 from paceline.api.stored import fold_log, read_log
 from paceline.core.errors import (
     CheckpointError,
@@ -21,22 +21,25 @@ from paceline.core.errors import (
     PacelineWarning,
     SpecError,
     make_unknown_error,
+    warn_user,
 )
 from paceline.core.events import Opened, Recalled
 from paceline.core.space import Space
 from paceline.core.text import format_count
 from paceline.core.values import Status
 from paceline.machine.state import StudyState
-from paceline.store import find_study_folder
 from paceline.worker.trial import checkpoint_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     import optuna
 
+    from paceline.api.permissions import Allowed
     from paceline.core.events import Adopted
     from paceline.core.ports import Storage, Store
+    from paceline.core.run_info import RunInfo
     from paceline.core.values import StudySpec
     from paceline.engines.process.checkpoint_files import CheckpointFiles
     from paceline.machine.checkpoints import CheckpointName, CheckpointRecord
@@ -53,8 +56,13 @@ class RelatedStudy(NamedTuple):
     storage: Storage | None
 
 
-def find_related(store: Store, url: str, spec: StudySpec) -> list[RelatedStudy]:
-    """Return the other studies of a plan's name that trained on real devices, oldest first."""
+def find_related(
+    store: Store, url: str, spec: StudySpec, allowed: Allowed = NOTHING
+) -> list[RelatedStudy]:
+    """Return the other studies of a plan's name that trained on real devices, oldest first.
+
+    Leaves out, with a warning, those with files in a place that is not allowed.
+    """
     found = []
     for name in store.studies() if spec.plan is not None else ():
         try:
@@ -64,11 +72,29 @@ def find_related(store: Store, url: str, spec: StudySpec) -> list[RelatedStudy]:
         event = None if first is None else first.event
         if name == spec.name or not isinstance(event, Opened) or not event.run.is_trained:
             continue
-        plan, folder = event.spec.plan, event.run.files or find_study_folder(url, name)
-        if plan is not None and spec.plan is not None and plan.name == spec.plan.name and folder:
-            storage = None if event.run.checkpoints is None else open_checkpoints(event, url)
-            found.append(RelatedStudy(name, event.spec, Path(folder), storage))
+        plan = event.spec.plan
+        if plan is None or spec.plan is None or plan.name != spec.plan.name:
+            continue
+        try:
+            folder = find_folder(event, url, allowed)
+            away = event.run.checkpoints is not None
+            storage = open_checkpoints(event, url, allowed) if away else None
+        except SpecError:
+            warn_user(_explain_place(name, event.run))
+            continue
+        if folder is not None:
+            found.append(RelatedStudy(name, event.spec, folder, storage))
     return found
+
+
+def _explain_place(study: str, run: RunInfo) -> str:
+    option, place = "files", f"{run.files}"
+    if run.checkpoints is not None:
+        option, place = "checkpoints", run.checkpoints.rpartition("/")[0]
+    return (
+        f"nothing is reused from study {study!r}: its log has its {option} in {place}, outside the "
+        f"folder of the store; give this study its {option} there too to reuse them."
+    )
 
 
 def warn_of_change(related: list[RelatedStudy], spec: StudySpec, what: str) -> None:

@@ -74,6 +74,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "last": "paceline.curves:Last",
         "pfn": "paceline.curves:Pfn",
         "pfn_study": "paceline.curves:PfnStudy",
+        "published": "paceline.curves:Published",
     },
 }
 
@@ -93,6 +94,24 @@ _GROUPS: dict[Kind, str] = {
     "curve model": "paceline.curve_models",
 }
 
+
+# Names of other tuners, and what to write here.
+OTHER_PART_NAMES = {
+    "bohb": "policy='hyperband' with generator='tpe'",
+    "hb": "policy='hyperband'",
+    "successive_halving": "policy='sha', or policy='asha' without barriers",
+    "median_stopping": "policy='median'",
+    "population_based_training": "policy='pbt'",
+    "none": "policy='fifo', which stops no trial",
+    "grid_search": "generator='grid'",
+    "random_search": "generator='random'",
+    "bayesian": "generator='gp' or generator='tpe'",
+    "bayes": "generator='gp' or generator='tpe'",
+    "bo": "generator='gp' or generator='tpe'",
+    "hyperopt": "generator='tpe'",
+    "cma": "generator='cmaes'",
+    "cma-es": "generator='cmaes'",
+}
 
 # The plus between two policies; not the one in a number such as 1e+5.
 _PLUS = re.compile(r"\+(?=[A-Za-z_])")
@@ -186,7 +205,7 @@ def _name_class(kind: Kind, made: type) -> str:
 
 def build_part(kind: Kind, part: Part) -> Any:  # noqa: ANN401 - the caller knows the port
     """Return the part as an object, built with its parameters."""
-    several = split_policies(_joined_name(part))
+    several = split_policies(join_policies(part))
     if kind == "policy" and len(several) > 1:
         from paceline.policies.combined import AnyOf  # imported on first use
 
@@ -249,7 +268,8 @@ def _explain_type(error: str) -> str:
     return "must be " + " or ".join(_TYPES.get(each, each) for each in found[1].split(" | "))
 
 
-def _joined_name(part: Part) -> str:
+def join_policies(part: Part) -> str:
+    """Return the name of a policy, or of several as `a+b`."""
     # The first logs wrote `a+b` as a part named any_of, with a list of the policies.
     if part.name == "any_of":
         return "+".join(map(str, part.params.get("policies", ())))
@@ -265,7 +285,10 @@ def find_class(kind: Kind, name: str) -> Any:  # noqa: ANN401
                 return point.load()
         path = name if ":" in name else None
     if path is None:
-        raise make_unknown_error(kind, name, list_parts(kind))
+        instead = OTHER_PART_NAMES.get(name.lower(), "")
+        if f"{_OPTIONS[kind]}=" not in instead:
+            instead = ""
+        raise make_unknown_error(kind, name, list_parts(kind), instead)
     module, _, attribute = path.partition(":")
     try:
         return getattr(import_module(module), attribute)

@@ -13,14 +13,17 @@ from msgspec import Struct
 from paceline.analysis.story import narrate_study, narrate_trial
 from paceline.analysis.summary import StudySummary, summarize
 from paceline.api.failure_messages import make_no_result_error
+from paceline.api.readable_config import ReadableConfig
 from paceline.api.result_text import describe_result, describe_trial, render_trial, suggest_next
 from paceline.core.domains import Domain
 from paceline.core.errors import SpecError
 from paceline.core.ports import Storage
 from paceline.core.values import NO_LOSS, Config, Status
+from paceline.plan.settings import value_at
 from paceline.plan.tree import find_checkpoint, find_node, last_known_epoch
 from paceline.store import hide_password
 from paceline.worker import checkpoint_file
+from paceline.worker.ray_compat import put_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -67,18 +70,15 @@ class SavedCheckpoint(Struct, frozen=True):
         files = self._read().get("files")
         if files is None:
             raise SpecError("this checkpoint holds kept objects, not files: use load().")
-        root = Path(folder)
-        for name, body in files.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(body)
-        return root
+        put_files(files, folder)
+        return Path(folder)
 
 
 class TrialResult(Struct, frozen=True, kw_only=True):
     """The state of one trial."""
 
     id: int
+    # Schedules in it are dicts; printed, they read as the calls that make them, `pl.piecewise(…)`.
     config: Config
     # ready, running, paused, finished, stopped, failed; unfinished: the study ended before it.
     status: str
@@ -114,6 +114,14 @@ class TrialResult(Struct, frozen=True, kw_only=True):
     def params(self) -> Config:
         """Its hyperparameters, as `config`."""
         return self.config
+
+    @property
+    def settings(self) -> list[Config]:
+        """The hyperparameters in each epoch that it has seen: schedules as their values then."""
+        return [
+            {name: value_at(value, epoch) for name, value in self.config.items()}
+            for epoch in range(len(self.values))
+        ]
 
     def __repr__(self) -> str:
         return describe_trial(self)
@@ -243,7 +251,9 @@ class Result:
         from paceline.plots.report.page import write_report  # plotly is large
 
         store = None if self._store is None else hide_password(self._store)
-        return write_report(self._log, path, store=store)
+        best = self.best_or_none
+        saved = None if best is None or best.checkpoint is None else best.checkpoint.place
+        return write_report(self._log, path, store=store, saved=saved)
 
     def plot(self, name: str) -> go.Figure:
         """Return a figure: attempts, best, configs, curves, epochs, slots, times or tree."""
@@ -291,7 +301,7 @@ class Result:
         found = trial.best_loss < NO_LOSS
         return TrialResult(
             id=trial.id,
-            config=trial.config,
+            config=ReadableConfig(trial.config),
             status=self._describe_status(trial),
             source=trial.source,
             value=spec.sign * trial.best_loss if found else None,

@@ -1,15 +1,15 @@
-"""A study while its engine runs: the loop until its end, and the signals that interrupt it.
+"""A study while its engine runs: the loop until its end, and what interrupts it.
 
-Knows what Ctrl-C and SIGTERM do. Does not know how a study is opened or resumed.
+Knows what Ctrl-C and SIGTERM do to it. Does not know how a study is opened or resumed.
 """
 
 from __future__ import annotations
 
 import signal
-import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from paceline.api.cautions import RestartCaution
+from paceline.api.interrupts import Interrupts
 from paceline.core.errors import StudyTerminated
 from paceline.core.events import Submitted
 from paceline.engines.loop import run, step
@@ -17,10 +17,10 @@ from paceline.plan.settings import canonicalize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import FrameType
 
+    from paceline.api.deadline import DeadlineKeeper
     from paceline.core.decisions import Step
-    from paceline.core.events import AnyEvent, Command
+    from paceline.core.events import AnyEvent, Command, DeadlineChanged
     from paceline.core.ports import Advisor, Store
     from paceline.core.values import Config, StudySpec, Value
     from paceline.engines.process.engine import ProcessEngine
@@ -30,59 +30,6 @@ if TYPE_CHECKING:
     from paceline.machine.state import StudyState
 
     Watch = Callable[[StudyState, Sequence[Step]], None]
-
-
-# Python's own handlers; a handler that the program has set stays.
-_DEFAULTS: dict[signal.Signals, Any] = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
-}
-
-
-class Interrupts:
-    """Catches SIGINT and SIGTERM inside `with` blocks, in the main thread.
-
-    The first one is kept in `caught`, so that it is not lost where an exception would be: in a
-    destructor, or in an import that catches everything. The second one raises KeyboardInterrupt.
-    """
-
-    def __init__(self) -> None:
-        # Both signals raise, too: the start of an engine waits for processes that load code.
-        self.is_starting = False
-        # SIGINT raises KeyboardInterrupt, too: the thread runs the training function.
-        self.is_raising = False
-        # The signal that was caught; None: none so far.
-        self.caught: signal.Signals | None = None
-        self._handled: list[signal.Signals] = []
-        self._depth = 0
-
-    def __enter__(self) -> Self:
-        self._depth += 1
-        if self._depth == 1 and threading.current_thread() is threading.main_thread():
-            for number, default in _DEFAULTS.items():
-                if signal.getsignal(number) is default:
-                    signal.signal(number, self._catch)
-                    self._handled.append(number)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        while self._handled and not self._depth:
-            number = self._handled.pop()
-            signal.signal(number, _DEFAULTS[number])
-
-    def _catch(self, number: int, frame: FrameType | None) -> None:
-        if self.caught is not None:
-            raise KeyboardInterrupt("interrupted twice: everything ends at once")
-        self.caught = signal.Signals(number)
-        if self.is_starting and number == signal.SIGTERM:
-            raise StudyTerminated("the study was terminated while it started")
-        if (self.is_raising or self.is_starting) and number == signal.SIGINT:
-            raise KeyboardInterrupt
-
-    def interrupt(self) -> None:
-        """Act as if SIGINT had been caught."""
-        self.caught = self.caught or signal.SIGINT
 
 
 # How long workers may take to unwind after an interrupt; a second interrupt ends the wait.
@@ -103,6 +50,8 @@ class RunningStudy:
         inline: InlinePool | None = None,
     ) -> None:
         self.interrupts = Interrupts()
+        # Looked at with the inbox; None: the study has no driver that keeps its deadline.
+        self.deadline: DeadlineKeeper | None = None
         # Whether the user has interrupted it; its engine has ended then.
         self.is_interrupted = False
         # Options that could not be taken.
@@ -149,6 +98,20 @@ class RunningStudy:
         """Handle events that do not come from the engine."""
         step(self._machine, self._engine, self._remember(watch), events)
 
+    def begin_deadline(self, watch: Watch | None, spent_s: float = 0.0) -> None:
+        """Tell the study when its training ends; call this after each of its openings."""
+        if self.deadline is not None:
+            self._take_deadline(self.deadline.begin(self._machine.state, self.now, spent_s), watch)
+
+    def keep_deadline(self, watch: Watch | None) -> None:
+        """Tell the study if its training ends at another time than before."""
+        if self.deadline is not None and self._machine.state.end is None:
+            self._take_deadline(self.deadline.look(self._machine.state, self.now), watch)
+
+    def _take_deadline(self, changed: DeadlineChanged | None, watch: Watch | None) -> None:
+        if changed is not None:
+            self.take([changed], watch)
+
     def submit(self, trials: Iterable[tuple[Config, int]]) -> list[int]:
         """Open a trial for each config, to be trained to its epoch; return the trials' numbers.
 
@@ -182,6 +145,7 @@ class RunningStudy:
         def inbox(after: int) -> Sequence[tuple[int, Command]]:
             if watch is not None:
                 watch(state, ())  # the view shows the time, which passes without events
+            self.keep_deadline(watch)
             return self._store.inbox(name, after)
 
         def stop() -> bool:

@@ -30,11 +30,12 @@ from paceline.api.forecast_cache import ForecastCache
 from paceline.api.options import CommonOptions, SearchOptions, parse_needs
 from paceline.api.registry import build_part, build_parts, describe_part, split_policies
 from paceline.api.sources import find_trace, load_trace, make_synthetic
+from paceline.api.width_checks import check_pool_width, check_widths
 from paceline.core.errors import LogError, SpecError
 from paceline.core.events import FORMAT, LOGIC, Opened
 from paceline.core.rng import shuffle_range, stream
 from paceline.core.run_info import RunInfo
-from paceline.core.speedup import parse_speedup
+from paceline.core.speedup import WidthSpeed, make_speedup, parse_speedup
 from paceline.core.values import Budget, Config, GroupSpec, Part, Saves, StudySpec, Target
 from paceline.engines import loop
 from paceline.engines.advisor import StudyAdvisor
@@ -44,6 +45,7 @@ from paceline.engines.sim.oracle import Oracle
 from paceline.engines.sim.trace_workload import TraceWorkload
 from paceline.machine.machine import Machine
 from paceline.machine.requirements import NeedsFunction
+from paceline.machine.timing import estimate_speed
 from paceline.plan.cadence import SAVE_SHARE
 
 if TYPE_CHECKING:
@@ -142,9 +144,12 @@ class Simulation(CommonOptions, frozen=True, kw_only=True, forbid_unknown_fields
     complete: bool = False
     draw: int | None = None
     share: bool = False
-    speedup: str = "linear"
-    interference: float = 0.0
-    # Costs of a start, a save and a restore. None, and 0 for the last two: the trace's own, if any.
+    # The speed on several slots, and the slow-down by each further trial on a slot. None: the
+    # trace's own, if any; else linear and 0.
+    speedup: str | None = None
+    interference: float | None = None
+    # Costs of a start, a save, a restore and a forecast. None, and 0 for the others: the trace's
+    # own, if any.
     setup_s: float | None = None
     save_s: float = 0.0
     restore_s: float = 0.0
@@ -153,10 +158,15 @@ class Simulation(CommonOptions, frozen=True, kw_only=True, forbid_unknown_fields
     fetch_s: float = 0.0
     forecast_s: float = 0.0
     # Save when this much time has passed since the last save. None: sixty times the cost of a save
-    # if prefixes are shared or attempts may fail; else only at the end of a stage.
+    # if prefixes are shared, attempts may fail or `live` holds; else only at the end of a stage.
     save_every_s: float | None = None
     # The mean time until an attempt fails.
     mean_life_s: float | None = None
+    # Do as worker processes do: attempts train on while a report is judged, and save the study's
+    # best. None: as the trace was recorded; else no.
+    live: bool | None = None
+    # (time, trial): the worker that trains this trial at that time is killed.
+    kills: tuple[tuple[float, int], ...] = ()
     # (time, slots): the number of slots from that time on.
     capacity: tuple[tuple[float, int], ...] = ()
     # Several searches as one study, each with its own policy, configs, target and trials.
@@ -188,12 +198,19 @@ class Simulation(CommonOptions, frozen=True, kw_only=True, forbid_unknown_fields
         trace: Trace | None = None,
     ) -> SimResult:
         """Simulate to the end. `remember` takes the log, `watch` sees the state as it goes."""
+        self._check_widths()
         if self.complete and self.draw is None:
             trace = find_trace(self.source) if trace is None else trace
             if trace is not None:
                 return self._run_draws(name, remember, watch, trace)
         with _collect_garbage_rarely():
             return _Simulator(self, name or _default_name(self), trace).run(remember, watch)
+
+    def _check_widths(self) -> None:
+        # Not for a log of an earlier version, which is resumed as it was.
+        check_widths(describe_part("allocator", self.allocator), self.span, self.pack)
+        for each in (self, *(self.searches or ())):
+            check_pool_width(describe_part("policy", each.policy or DEFAULT_POLICY), self.span)
 
     def _run_draws(
         self,
@@ -213,9 +230,10 @@ class Simulation(CommonOptions, frozen=True, kw_only=True, forbid_unknown_fields
         results = [replace(self, draw=at).run(name=name, watch=watch, trace=trace) for at in draws]
         return _sum_up_draws(results, cut, len(trace.runs)) if cut else results[0]
 
-    def check(self, *, trace: Trace | None = None) -> None:
-        """Raise the errors that `run` would raise at its start; run nothing."""
-        _Simulator(self, _default_name(self), trace)
+    def check(self, *, trace: Trace | None = None) -> StudySpec:
+        """Raise the errors that `run` would raise at its start; return its spec without running."""
+        self._check_widths()
+        return _Simulator(self, _default_name(self), trace).spec
 
     def resume(
         self,
@@ -266,6 +284,8 @@ class SimResult(Struct, frozen=True, kw_only=True):
     end_why: str
     # The only number that differs between two runs of the same simulation.
     wall_s: float
+    # The speeds of several slots, or of a share of one, that the trace gives; no epochs: assumed.
+    speeds: list[WidthSpeed] = []
     # Several completions of a trace whose runs were cut short; None: all curves were recorded.
     completion: Completion | None = None
 
@@ -300,6 +320,7 @@ class _Simulator:
 
     def __init__(self, options: Simulation, name: str, trace: Trace | None) -> None:
         self._options = options
+        self._speeds: list[WidthSpeed] = []
         synthetic = None if trace is not None else make_synthetic(options.source, options.seed)
         workload: Workload
         if synthetic is not None:
@@ -321,7 +342,8 @@ class _Simulator:
                 )
             generator = Part("queued", {"configs": _list_configs(trace, options)})
             header = trace.header
-            options = _add_costs(options, header)
+            self._speeds = _list_speeds(options, header)
+            options = self._options = _add_costs(options, header)
             metric, mode, epochs, trials = header.metric, header.mode, header.max_epochs, None
         self.spec = StudySpec(
             name=name,
@@ -379,7 +401,8 @@ class _Simulator:
     def _finish(self, keep: Remember, started: float) -> SimResult:
         loop.run(self.machine, self.engine, keep)
         self.engine.close()
-        return _make_result(self._options, self.machine.state, time.perf_counter() - started)
+        result = _make_result(self._options, self.machine.state, time.perf_counter() - started)
+        return replace(result, speeds=self._speeds)
 
 
 @contextmanager
@@ -477,11 +500,47 @@ def _add_costs(options: Simulation, header: TraceHeader) -> Simulation:
         options,
         save_s=options.save_s or header.save_s or 0.0,
         restore_s=options.restore_s or header.restore_s or 0.0,
+        forecast_s=options.forecast_s or header.forecast_s or 0.0,
+        speedup=_choose_speedup(options, _list_speeds(options, header)),
+        live=header.live if options.live is None else options.live,
     )
 
 
+def _list_speeds(options: Simulation, header: TraceHeader) -> list[WidthSpeed]:
+    """Return the trace's speeds of the widths that trials may have, where the options give none.
+
+    What the study did not measure is assumed: by its measurements at other widths and the prior.
+    """
+    if not (header.speeds or header.live):
+        return []
+    given = None if options.speedup is None else parse_speedup(options.speedup)
+    widths: list[float] = []
+    if options.interference is None and not (given is not None and given.has_shares):
+        widths += (1.0 / trials for trials in range(options.pack, 1, -1))
+    if given is None:
+        widths += range(2, options.span + 1)
+    measured = {each.width: each for each in header.speeds}
+    speeds = {width: each.speed for width, each in measured.items()}
+    return [
+        measured.get(width) or WidthSpeed(float(width), estimate_speed(width, speeds))
+        for width in widths
+    ]
+
+
+def _choose_speedup(options: Simulation, speeds: Sequence[WidthSpeed]) -> str | None:
+    """Return the speed-up of a simulation with these speeds of its trace; None: linear."""
+    if not speeds:
+        return options.speedup
+    table = {1.0: 1.0, **{each.width: each.speed for each in speeds}}
+    if options.speedup is not None:
+        given = parse_speedup(options.speedup)
+        table |= {float(width): given.of(width) for width in range(2, options.span + 1)}
+    return str(make_speedup(table))
+
+
 def _save_every_s(options: Simulation) -> float | None:
-    if options.save_every_s is not None or not (options.share or options.mean_life_s):
+    is_needed = options.share or options.mean_life_s or options.kills or options.live
+    if options.save_every_s is not None or not is_needed:
         return options.save_every_s
     return SAVE_SHARE * options.save_s
 
@@ -496,8 +555,9 @@ def _make_cluster(options: Simulation) -> Cluster:
         fetch_s=options.fetch_s,
         forecast_s=options.forecast_s,
         save_every_s=_save_every_s(options),
+        live=bool(options.live),
         speed=parse_speedup(options.speedup, options.interference),
-        faults=Faults(mean_life_s=options.mean_life_s, seed=options.seed),
+        faults=Faults(mean_life_s=options.mean_life_s, kills=options.kills, seed=options.seed),
         capacity=options.capacity,
     )
 

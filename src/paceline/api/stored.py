@@ -19,6 +19,12 @@ from msgspec.structs import replace
 
 from paceline.analysis.checkpoint_inventory import CheckpointRow, list_checkpoints
 from paceline.analysis.costs import measure_costs
+from paceline.analysis.speeds import (
+    collect_epochs,
+    list_given_speeds,
+    measure_speeds,
+    normalise_seconds,
+)
 from paceline.analysis.summary import (
     Best,
     GroupRow,
@@ -28,11 +34,15 @@ from paceline.analysis.summary import (
     to_metric,
 )
 from paceline.api.locations import find_checkpoint_files, open_checkpoints
+from paceline.api.permissions import NOTHING, allow, check_parts
 from paceline.api.registry import build_parts
-from paceline.core.errors import LogError, SpecError, StoreError, StudyRunning
+from paceline.core.decisions import Launch
+from paceline.core.errors import LogError, PacelineError, SpecError, StoreError, StudyRunning
 from paceline.core.events import LOGIC, ChangeSlots, Extended, Opened
 from paceline.core.extension import apply_newest_spec, list_extensions
+from paceline.core.speedup import WidthSpeed, parse_speedup
 from paceline.core.values import NO_LOSS, OPEN_ENDED, Config, Status, StudySpec
+from paceline.engines.process.checkpoint_files import is_own_file
 from paceline.engines.sim.traces import VERSION, TraceHeader, TraceRun, write_trace
 from paceline.machine.replay import Difference, replay, replay_extended
 from paceline.machine.requirements import RecordedNeeds
@@ -44,10 +54,13 @@ from paceline.worker.trial import checkpoint_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from paceline.api.permissions import Allowed
     from paceline.core.decisions import Step
     from paceline.core.events import Command
     from paceline.core.ports import Store
+    from paceline.core.speedup import SpeedUp
     from paceline.live.watcher import Watch
+    from paceline.machine.decider import Parts
     from paceline.machine.trial_state import TrialState
 
 
@@ -62,7 +75,9 @@ def read_log(store: Store, study: str) -> Iterator[Step]:
     """Yield the steps of a log, those of an extended study with its newest spec."""
     extensions = list_extensions(store.find_steps(study, "extended"))
     left = len(extensions)
-    for step in store.read(study):
+    for at, step in enumerate(store.read(study)):
+        if at == 0:
+            read_spec([step], study)
         if isinstance(step.event, Extended):
             if not left:
                 return  # extended while it was read: this is how it was before
@@ -221,6 +236,8 @@ class ExportResult(Struct, frozen=True, kw_only=True):
     # Trials without a report, and trials with the same config as a longer one.
     silent: int
     doubled: int
+    # The speeds by which the epochs of other widths were converted to one slot alone.
+    speeds: list[WidthSpeed] = []
 
 
 @contextmanager
@@ -231,6 +248,24 @@ def open_existing(url: str, *, lazy: bool = False) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+# Errors of a log whose entries contradict each other.
+_CONTRADICTIONS = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
+
+
+@contextmanager
+def explain_damage() -> Iterator[None]:
+    """Raise LogError where the entries of a log contradict each other."""
+    try:
+        yield
+    except PacelineError:
+        raise
+    except (*_CONTRADICTIONS, AssertionError, RecursionError, MemoryError) as error:
+        raise LogError(
+            f"the log contradicts itself ({type(error).__name__}: {error}): it was edited or "
+            "damaged; restore the store from a backup."
+        ) from error
 
 
 class NewStudyLog:
@@ -262,20 +297,26 @@ class NewStudyLog:
             self._store.close()
 
 
-def read_spec(steps: Sequence[Step]) -> StudySpec:
-    """Return the spec in the first step of a log."""
+def read_spec(steps: Sequence[Step], study: str | None = None) -> StudySpec:
+    """Return the spec in the first step of a log; raise LogError if it is of another study."""
     event = steps[0].event if steps else None
     if not isinstance(event, Opened):
         raise LogError("this log does not begin with Opened: it is not the log of a study.")
+    if study is not None and event.spec.name != study:
+        raise LogError(
+            f"the log of study {study!r} is that of a study named {event.spec.name!r}: it was "
+            "edited or damaged, and is not read."
+        )
     return event.spec
 
 
 def fold_log(steps: Iterable[Step]) -> StudyState:
     """Return the state at the end of a log."""
     state = StudyState()
-    for step in steps:
-        for entry in step.entries:
-            state.apply(entry)
+    with explain_damage():
+        for step in steps:
+            for entry in step.entries:
+                state.apply(entry)
     if not state.number:
         raise LogError("this log is empty: the study has not begun.")
     return state
@@ -294,21 +335,27 @@ def make_page(state: StudyState, limit: int | None = None, driver: str | None = 
     )
 
 
-def replay_log(steps: Iterable[Step]) -> ReplayResult:
-    """Decide a log's events again with the parts of its spec, up to the first difference."""
+def replay_log(steps: Iterable[Step], *, parts: Sequence[object] = ()) -> ReplayResult:
+    """Decide a log's events again with the parts of its spec, up to the first difference.
+
+    Builds parts that are built in, and those in `parts`: classes, objects or names. Raises
+    SpecError if the log names another one.
+    """
+    allowed = allow(*parts)
     log = iter(steps)
     first = next(log, None)
     spec = read_spec([first] if first is not None else [])
     assert first is not None
     assert isinstance(first.event, Opened)
     if first.event.earlier:
-        return _replay_extended([first, *log], spec)
+        return _replay_extended([first, *log], spec, allowed)
     if spec.fit:
         rest = list(log)
         log, needs = iter(rest), RecordedNeeds(rest)
     else:
         needs = None
-    parts = build_parts(spec, needs=needs)
+    check_parts(spec, allowed)
+    built = build_parts(spec, needs=needs)
     seen = decisions = 0
 
     def count_steps() -> Iterator[Step]:
@@ -318,17 +365,22 @@ def replay_log(steps: Iterable[Step]) -> ReplayResult:
             decisions += len(step.decisions)
             yield step
 
-    difference = replay(count_steps(), parts)
+    difference = replay(count_steps(), built)
     logic = first.event.logic
     return ReplayResult(
         steps=seen, decisions=decisions, difference=difference, logic=logic, spec=spec
     )
 
 
-def _replay_extended(log: Sequence[Step], spec: StudySpec) -> ReplayResult:
+def _replay_extended(log: Sequence[Step], spec: StudySpec, allowed: Allowed) -> ReplayResult:
     """Decide the log of an extended study again, each piece with the spec of its time."""
     needs = RecordedNeeds(log) if spec.fit else None
-    difference = replay_extended(log, lambda spec: build_parts(spec, needs=needs))
+
+    def build(spec: StudySpec) -> Parts:
+        check_parts(spec, allowed)
+        return build_parts(spec, needs=needs)
+
+    difference = replay_extended(log, build)
     reached = len(log)
     if difference is not None:
         reached = sum(step.number <= difference.number for step in log)
@@ -348,11 +400,11 @@ def refuse_replacing(path: str | Path, *, force: bool) -> None:
         raise SpecError(f"{path} exists already: give another path, or --force to replace it.")
 
 
-def locate_best(best: Best, opened: Opened, url: str) -> Best:
+def locate_best(best: Best, opened: Opened, url: str, allowed: Allowed = NOTHING) -> Best:
     """Return the best value with the path or the address of its checkpoint."""
     if best.checkpoint is None:
         return best
-    files = find_checkpoint_files(opened, url)
+    files = find_checkpoint_files(opened, url, allowed)
     name = (best.checkpoint.attempt, best.checkpoint.epoch)
     path: str | None = str(files.path(name))
     if not files.path(name).exists():
@@ -364,11 +416,20 @@ def locate_best(best: Best, opened: Opened, url: str) -> Best:
 def export_trace(steps: Iterable[Step], path: str | Path, *, force: bool = False) -> ExportResult:
     """Write a log's curves as a trace file for `simulate`.
 
-    Epoch times and costs are as measured on the slots of each trial.
+    Epochs of trials on several slots, or on a share of one, are written with the seconds that they
+    would have taken on one slot alone; the header has the speeds.
     """
     path = Path(path)
     refuse_replacing(path, force=force)
-    state, costs = measure_costs(steps)
+    log = list(steps)
+    state, costs = measure_costs(log)
+    speeds: Sequence[WidthSpeed] = ()
+    if any(launch.width != 1.0 for launch in _list_launches(log)):
+        epochs = collect_epochs(log)
+        known = _find_given_speedup(log)
+        measured = list(epochs.values())
+        speeds = measure_speeds(measured) if known is None else list_given_speeds(measured, known)
+        state = fold_log(normalise_seconds(log, epochs, speeds))
     spec = state.spec
     reported = [trial for trial in state.trials if trial.epoch]
     kept: dict[bytes, TrialState] = {}
@@ -388,10 +449,17 @@ def export_trace(steps: Iterable[Step], path: str | Path, *, force: bool = False
         source=f"exported from study {spec.name} by paceline",
         save_s=costs.save_s,
         restore_s=costs.restore_s,
+        forecast_s=costs.forecast_s,
         range=spec.range,
+        live=_read_opened(log).run.is_trained,
+        normalised=bool(speeds),
+        speeds=tuple(speeds),
         cut=sum(map(_is_cut, kept.values())),
     )
-    runs = [_make_run(trial, spec, costs.setup_s.get(trial.id)) for trial in kept.values()]
+    runs = [
+        _make_run(trial, spec, costs.setup_s.get(trial.id, costs.start_s))
+        for trial in kept.values()
+    ]
     runs.sort(key=lambda run: run.id)
     try:
         write_trace(path, header, runs)
@@ -399,7 +467,28 @@ def export_trace(steps: Iterable[Step], path: str | Path, *, force: bool = False
         raise SpecError(f"{path} cannot be written: {error.strerror or error}.") from None
     silent = len(state.trials) - len(reported)
     doubled = len(reported) - len(runs)
-    return ExportResult(runs=len(runs), cut=header.cut, silent=silent, doubled=doubled)
+    return ExportResult(
+        runs=len(runs), cut=header.cut, silent=silent, doubled=doubled, speeds=list(speeds)
+    )
+
+
+def _list_launches(log: Iterable[Step]) -> Iterator[Launch]:
+    return (each for step in log for each in step.decisions if isinstance(each, Launch))
+
+
+def _read_opened(log: Sequence[Step]) -> Opened:
+    opened = log[0].event
+    assert isinstance(opened, Opened)
+    return opened
+
+
+def _find_given_speedup(log: Sequence[Step]) -> SpeedUp | None:
+    """Return the speed-up of a simulated study; None: it was trained."""
+    run = _read_opened(log).run
+    if run.kind != "sim":
+        return None
+    given = run.simulation
+    return parse_speedup(given.get("speedup"), given.get("interference"))
 
 
 def _make_run(trial: TrialState, spec: StudySpec, setup_s: float | None) -> TraceRun:
@@ -461,7 +550,7 @@ class CheckpointPage(Struct, frozen=True, kw_only=True):
 
 
 def inspect_checkpoints(
-    store: Store, url: str, steps: Iterable[Step], *, collect: bool
+    store: Store, url: str, steps: Iterable[Step], *, collect: bool, allowed: Allowed = NOTHING
 ) -> CheckpointPage:
     """Return a study's checkpoints; with `collect`, delete files that its log does not name."""
     log = list(steps)
@@ -478,13 +567,14 @@ def inspect_checkpoints(
         )
     if collect:
         store.claim(study)  # so that no driver resumes it meanwhile
-    storage = open_checkpoints(event, url)
+    storage = open_checkpoints(event, url, allowed)
     sizes = {} if storage is None else {each.name: each.bytes for each in storage.list()}
     state, rows = list_checkpoints(log)
     present = [row for row in rows if checkpoint_name(row.attempt, row.epoch) in sizes]
     named = {checkpoint_name(*name) for name in state.checkpoints.records}
     # A running driver may have written a file that its log will name.
-    strays = {} if holder is not None else {n: b for n, b in sizes.items() if n not in named}
+    left = {} if holder is not None else sizes
+    strays = {n: b for n, b in left.items() if n not in named and is_own_file(n)}
     if collect and storage is not None:
         for name in strays:
             storage.delete(name)

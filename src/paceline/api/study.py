@@ -1,4 +1,4 @@
-"""The public way to run a study: `tune`, `Study`, and `together` for several at once.
+"""The public way to run a study: `tune` and `Study`.
 
 Knows what users call and get. Does not know how a study is run: that is the driver.
 """
@@ -6,15 +6,15 @@ Knows what users call and get. Does not know how a study is run: that is the dri
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from paceline.api.defaults import choose_policy
+from paceline.api.deadline import Caller, count_from_call
 from paceline.api.define_by_run import can_define_by_run, refuse_without_space, warn_of_no_params
 from paceline.api.driver import Driver
 from paceline.api.extend_running import extend_running
+from paceline.api.interrupts import hold_interrupt
 from paceline.api.option_help import describe_options
 from paceline.api.options import (
-    AllocatorOption,
     Options,
     StudyOptions,
     generator_to_build,
@@ -25,23 +25,19 @@ from paceline.api.options import (
 from paceline.api.progress_option import Progress, show_summaries
 from paceline.api.registry import StudyParts, build_study_parts
 from paceline.api.result_text import describe_spec
-from paceline.api.simulation import combine_studies, name_search
-from paceline.core.errors import SpecError, StudyRunning, make_unknown_error
+from paceline.core.errors import SpecError, StudyRunning
 from paceline.core.run_info import RunInfo
-from paceline.core.values import GroupSpec
 from paceline.live.html_tables import render_page, render_pairs
 from paceline.machine.requirements import NeedsFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
-    from datetime import datetime, timedelta
-    from pathlib import Path
 
     from paceline.api.results import Result, TrialResult
     from paceline.api.running_study import RunningStudy
     from paceline.core.decisions import Step
-    from paceline.core.values import Config, StudySpec
+    from paceline.core.values import Config
     from paceline.live.watcher import Watch
 
 
@@ -61,7 +57,11 @@ def tune(train: Callable[..., Any], **options: Unpack[Options]) -> Result:
 
     Returns a `Result`. Raises `SpecError` for invalid options, `StudyFailed` if every trial failed.
     """
-    return Study(train, **options).run()
+    caller = Caller.note(with_import=True)
+    with hold_interrupt():
+        study = Study(train, **options)
+        study.caller = caller
+        return study.run()
 
 
 class Study:
@@ -91,6 +91,8 @@ class Study:
         self.known_log: Sequence[Step] = ()
         # Goes into the log, so that a later driver can resume the study.
         self.run_info = RunInfo()
+        # The call that the deadline counts from; None: that of the next `run`.
+        self.caller: Caller | None = None
 
     @property
     def options(self) -> Options:
@@ -111,6 +113,11 @@ class Study:
                 "this study has no space, so it has nothing to run: give space={…}, or let the "
                 "function take the trial and call trial.suggest_float(…)."
             )
+        self.caller = self.caller or Caller.note()
+        with hold_interrupt():
+            return self._run(watch)
+
+    def _run(self, watch: Watch | None) -> Result:
         try:
             opened = self.open_driver()
         except StudyRunning as running:
@@ -193,11 +200,15 @@ class Study:
         """Return a driver of this study, which has opened its store and read its log."""
         # Parts remember what they saw: each run has its own.
         parts, self._parts = self._parts or self._build_parts(), None
-        return Driver(self.train, self.spec, self.resolved, parts, self.run_info, self.known_log)
+        caller, self.caller = self.caller or Caller.note(), None
+        spec = count_from_call(self.spec, self.resolved.deadline, caller)
+        driver = Driver(self.train, spec, self.resolved, parts, self.run_info, self.known_log)
+        driver.caller = caller
+        return driver
 
     def _build_parts(self) -> StudyParts:
         generators = [generator_to_build(self.spec, self.resolved)]
-        return build_study_parts(self.spec, generators, _read_needs(self.resolved))
+        return build_study_parts(self.spec, generators, read_needs(self.resolved))
 
     def __enter__(self) -> Self:
         return self
@@ -224,124 +235,6 @@ class StudyGroup:
         return self._driver.result.some(self._trials)
 
 
-class TogetherOptions(TypedDict, total=False):
-    """The keyword arguments of `together`: options of all its studies, named as in `Options`."""
-
-    allocator: AllocatorOption
-    deadline: float | str | timedelta | datetime
-    slot_hours: float
-    slots: int | str
-    span: int
-    pack: int
-    mps: bool
-    name: str
-    store: str
-    hang: float | str | timedelta
-    checkpoint_bytes: int
-    files: str | Path
-    progress: bool
-
-
-# Fields of the spec that all studies must agree on: they share one tree, and losses are compared.
-_EQUAL_FIELDS = (
-    *("metric", "mode", "epochs", "range", "seed", "share", "plan", "retries"),
-    "define_by_run",
-)
-# Options that each study has for itself, beside its name.
-_OWN_OPTIONS = ("space", "policy", "generator", "curves")
-
-
-def together(*studies: Study, **options: Unpack[TogetherOptions]) -> list[Result]:
-    """Run several studies at once on the same slots; return their results in order.
-
-    Epochs that two studies have in common are trained once. A free slot goes to the study that has
-    used the least slot time. Each study ends by itself, and all end at the deadline.
-    """
-    resolved, spec = _resolve(studies, options)
-    generators = [generator_to_build(study.spec, study.resolved) for study in studies]
-    parts = build_study_parts(spec, generators, _read_needs(resolved))
-    run = RunInfo(together=True)
-    with (
-        Driver(studies[0].train, spec, resolved, parts, run) as driver,
-        Progress(resolved.progress, resolved.slots).open() as view,
-    ):
-        is_old = driver.is_over
-        driver.drive(view)
-        results = driver.results
-        show_summaries(view, results, is_old=is_old)
-        return results
-
-
-def _resolve(studies: Sequence[Study], options: TogetherOptions) -> tuple[StudyOptions, StudySpec]:
-    for name in options:
-        if name not in TogetherOptions.__annotations__:
-            raise make_unknown_error("option of together:", name, TogetherOptions.__annotations__)
-    if "store" in options and "name" not in options:
-        raise SpecError("studies in a store need a name: give name='…', to find them again.")
-    if not studies:
-        raise SpecError("together(…) got no study: give two or more.")
-    _refuse_differences(studies)
-    for at, study in enumerate(studies):
-        _refuse_common_options(study, at)
-    first = studies[0].options
-    own = {k: value for k, value in first.items() if k in (*_EQUAL_FIELDS, *_OWN_OPTIONS)}
-    resolved = resolve_options(cast("Options", {**own, **options}))
-    spec = resolve_spec(studies[0].train, resolved)
-    groups = [_describe(each, at, resolved) for at, each in enumerate(studies)]
-    return resolved, combine_studies(spec, groups)
-
-
-def _describe(study: Study, at: int, common: StudyOptions) -> GroupSpec:
-    spec, policy = study.spec, study.spec.policy
-    if study.resolved.policy is None and common.deadline is not None:
-        # The deadline is for all studies at once, so none of them knows it.
-        policy = choose_policy(study.train, spec.epochs, standing=False, deadline=True).part
-    return GroupSpec(
-        name=study.resolved.name or name_search(policy, at),
-        policy=policy,
-        generator=spec.generator,
-        curves=spec.curves,
-        target=spec.budget.target,
-        trials=spec.budget.trials,
-    )
-
-
-def _refuse_differences(studies: Sequence[Study]) -> None:
-    differ = []
-    without_space = [
-        at for at, study in enumerate(studies, 1) if study.options.get("space") is None
-    ]
-    if without_space and len(without_space) < len(studies):
-        raise SpecError(
-            f"study {without_space[0]} has no space, and others have one: give space={{…}} to "
-            "every study, or to none."
-        )
-    for name in _EQUAL_FIELDS:
-        found = [getattr(study.spec, name) for study in studies]
-        if any(value != found[0] for value in found):
-            differ.append(f"{name} ({' and '.join(dict.fromkeys(map(repr, found)))})")
-    if any(study.train is not studies[0].train for study in studies):
-        differ.insert(0, "their training functions")
-    if differ:
-        raise SpecError(
-            f"these studies differ in {', '.join(differ)}, so they cannot share their training: "
-            "make these the same in all studies, or run the studies one by one."
-        )
-
-
-def _refuse_common_options(study: Study, at: int) -> None:
-    if study.spec.standing:
-        raise SpecError(f"study {at + 1} has no space, so it has nothing to run: give space={{…}}.")
-    given = [
-        name for name in study.options if name in TogetherOptions.__annotations__ and name != "name"
-    ]
-    if given:
-        raise SpecError(
-            f"study {at + 1} was given {', '.join(given)}, which is for all studies at once: give "
-            "it to together(…) instead."
-        )
-
-
 def _asks_for_params(train: Callable[..., Any], options: Options) -> bool:
     """Say whether a study without a space is one whose function asks for its hyperparameters.
 
@@ -351,7 +244,8 @@ def _asks_for_params(train: Callable[..., Any], options: Options) -> bool:
     return can_define_by_run(train) and not options.get("share") and not has_needs
 
 
-def _read_needs(options: StudyOptions) -> NeedsFunction | None:
+def read_needs(options: StudyOptions) -> NeedsFunction | None:
+    """Return the function of a study's needs; None if it has none."""
     return None if options.needs is None else NeedsFunction(parse_needs(options.needs))
 
 

@@ -23,6 +23,7 @@ from paceline.cli.flags import (
     parts,
     sources_argument,
 )
+from paceline.cli.output import echo, echo_json
 from paceline.cli.progress import ProgressBar
 from paceline.cli.report import require_plotly
 from paceline.core.errors import SpecError
@@ -139,13 +140,13 @@ def compare(
     if plot is not None:
         _draw(runs, plot)
     if as_json:
-        click.echo(msgspec.json.encode(result))
+        echo_json(result)
         return
     from paceline.cli import tables
 
     tables.show(*tables.render_comparison(result.rows))
     if plot is not None:
-        click.echo(plot)
+        echo(plot)
 
 
 def _draw(runs: Sequence[PolicyRuns], path: str) -> None:

@@ -21,6 +21,7 @@ from paceline.api.stored import (
 )
 from paceline.cli.flags import store_option, study_argument
 from paceline.cli.inspect import SHOWN
+from paceline.cli.output import echo
 from paceline.cli.run import resume_command
 from paceline.core.decisions import EndCause
 from paceline.core.errors import SpecError, StudyFailed
@@ -56,9 +57,9 @@ def stop(study: str, store: str) -> None:
             end = fold_log(read_log(stored, study)).end
             if end is None:
                 raise explain_not_running(study, store)
-            click.echo(f"study {study!r} has ended already: {end.why}.")
+            echo(f"study {study!r} has ended already: {end.why}.")
             return
-    click.echo(f"asked study {study!r} to stop ({holder}).")
+    echo(f"asked study {study!r} to stop ({holder}).")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -77,7 +78,7 @@ def slots(study: str, slots: tuple[str, int], store: str) -> None:
         before = count_slots(stored, study)
         by = {"+": number, "-": -number, "=": number - before}[sign]
         if by == 0 or before + by < before == 1:
-            click.echo(
+            echo(
                 f"study {study!r} has {format_count(before, 'slot')} already, and keeps at "
                 "least one."
             )
@@ -89,9 +90,7 @@ def slots(study: str, slots: tuple[str, int], store: str) -> None:
                 raise SpecError(f"study {study!r} has ended ({end.why}): it has no slots.")
             raise explain_not_running(study, store)
     after = max(before + by, 1)
-    click.echo(
-        f"asked study {study!r} to go from {before} to {format_count(after, 'slot')} ({holder})."
-    )
+    echo(f"asked study {study!r} to go from {before} to {format_count(after, 'slot')} ({holder}).")
 
 
 def explain_not_running(study: str, store: str) -> SpecError:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.api.permissions import allow as allow_named
 from paceline.api.stored import open_existing, read_spec
-from paceline.cli.flags import DURATION_TEXT, store_option, study_argument
+from paceline.cli.flags import DURATION_TEXT, allow_option, store_option, study_argument
+from paceline.cli.output import echo
 from paceline.cli.progress import ProgressBar
 from paceline.cli.run import OutputOptions, load_resumable, output_options, run_stored
 from paceline.core.errors import SpecError
@@ -42,11 +44,13 @@ def _add_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("file", metavar="[STUDY.PY]", required=False, type=click.Path())
 @_add_options
 @store_option
+@allow_option
 @output_options
 def extend(
     study: str,
     file: str | None,
     store: str,
+    allow: tuple[str, ...],
     **options: Any,  # noqa: ANN401 - _OPTIONS and the fields of OutputOptions
 ) -> int:
     """Give a study more trials, epochs or time, and go on with it.
@@ -66,14 +70,14 @@ def extend(
             return _ask_driver(stored, study, given, holder)
         with ProgressBar(f"reading {study}") as bar:
             log = list(bar.track(stored.read(study)))
-    read_spec(log)
+    read_spec(log, study)
     opened = resolve_log(log)[0].event
     assert isinstance(opened, Opened)
     if opened.run.kind == "sim":
         raise SpecError(
             f"study {study!r} is simulated: simulate it again with other options instead."
         )
-    resumed = load_resumable(opened, file, store, given)
+    resumed = load_resumable(opened, file, store, given, allow_named(*allow))
     resumed.known_log = log
     return run_stored(resumed, output)
 
@@ -84,5 +88,5 @@ def _ask_driver(stored: Any, study: str, given: dict[str, Any], holder: str) -> 
             f"study {study!r} is running ({holder}): change its slots with `paceline slots`."
         )
     stored.post(study, ExtendStudy(given))
-    click.echo(f"asked study {study!r} to go on with the new limits ({holder}).")
+    echo(f"asked study {study!r} to go on with the new limits ({holder}).")
     return 0

@@ -162,14 +162,23 @@ def hours(text: str) -> float:
 
 def capacity(text: str) -> tuple[tuple[float, int], ...]:
     """Return the steps of `600=2,20m=8`: the number of slots from each time on."""
+    return _parse_times(text, "slots")
+
+
+def kills(text: str) -> tuple[tuple[float, int], ...]:
+    """Return the times and trials of `90=3,2m=0`: whose worker is killed when."""
+    return _parse_times(text, "trial")
+
+
+def _parse_times(text: str, what: str) -> tuple[tuple[float, int], ...]:
     steps = []
     for step in text.split(","):
-        at, _, slots = step.partition("=")
+        at, _, number = step.partition("=")
         try:
-            steps.append((parse_duration(at), int(slots)))
+            steps.append((parse_duration(at), int(number)))
         except (SpecError, ValueError):
             raise click.BadParameter(
-                f"{text!r} is invalid at {step!r}: write time=slots,time=slots, such as "
+                f"{text!r} is invalid at {step!r}: write time={what},time={what}, such as "
                 "600=2,20m=8."
             ) from None
     return tuple(steps)
@@ -258,12 +267,30 @@ STUDY_FLAGS = (
     Flag("--policy", "policy", part, f"{_POLICY} [default: by function, epochs and deadline]"),
     *_COMMON_FLAGS,
     Flag("--generator", "generator", part, "The generator, which proposes configs."),
+    Flag("--curves", "curves", part, "The curve model, which forecasts for the policy."),
+    Flag("--needs", "needs", str, "Slots by the setting: module:function, or batch:257=2,513=4."),
+    Flag("--share/--no-share", "share", bool, "Train epochs that trials have in common once."),
+    Flag("--plan", "plan", str, "The training's name@version: studies of one plan share."),
+    Flag("--warm-start", "warm_start", str, "Learn from this study of the store first."),
     Flag("--slots", "slots", str, "GPUs, or cores on a machine without GPUs: 8, cpu:4, gpu:2."),
     Flag("--trials", "trials", int, "The most trials to open."),
+    Flag("--epochs", "epochs", int, "The last epoch of every trial."),
     Flag("--slot-hours", "slot_hours", float, "End when this many slot-hours are used."),
     Flag("--seed", "seed", int, "The seed of configs and training."),
+    Flag("--retries", "retries", int, "Failures that a trial survives."),
+    Flag("--hang", "hang", DURATION_TEXT, "End a trial that reports nothing for this long."),
     Flag("--checkpoints", "checkpoints", str, "A shared folder or s3://bucket/prefix for them."),
+    Flag("--keep-best", "keep_best", int, "Keep the checkpoints of this many finished trials."),
+    Flag("--checkpoint-bytes", "checkpoint_bytes", int, "The limit on all checkpoints together."),
 )
+
+# The options of a study that `run` and `submit` set in another way, or leave to the study file.
+STUDY_FIELDS_WITHOUT_FLAG = {
+    **dict.fromkeys(("name", "store"), "an option of the command itself"),
+    **dict.fromkeys(("space", "first", "metric", "mode"), "part of what the function is"),
+    **dict.fromkeys(("files", "cache_bytes", "mps"), "a property of the machine"),
+    "progress": "--quiet and --json choose what is shown",
+}
 
 # The options of `simulate`. `compare` has lists instead of some of them.
 SIMULATION_FLAGS = (
@@ -281,17 +308,34 @@ SIMULATION_FLAGS = (
     Flag("--complete", "complete", bool, "Continue curves that were cut short by forecasts."),
     Flag("--draw", "draw", int, "With --complete: simulate this one completion. [default: many]"),
     Flag("--share", "share", bool, "Train epochs that trials have in common once."),
-    Flag("--speedup", "speedup", str, "Speed by width: amdahl:0.95, table:1=1,2=1.87,…"),
-    Flag("--interference", "interference", float, "Slow-down by each further trial on a slot."),
+    Flag(
+        "--speedup",
+        "speedup",
+        str,
+        "Speed by width: amdahl:0.95, table:1=1,2=1.87,… [default: the trace's own, else linear]",
+    ),
+    Flag(
+        "--interference",
+        "interference",
+        float,
+        "Slow-down by each further trial on a slot. [default: the trace's own, else 0]",
+    ),
     Flag("--needs", "needs", str, "Slots by a hyperparameter: batch:257=2,513=4."),
     Flag("--setup", "setup_s", duration, "Cost of a start. [default: the trace's own]"),
     Flag("--save", "save_s", duration, "Cost of a save; 0 is the trace's own, if any."),
     Flag("--restore", "restore_s", duration, "Cost of a restore; 0 is the trace's own, if any."),
     Flag("--node-slots", "node_slots", int, "Slots of one node. [default: all slots are alike]"),
     Flag("--fetch", "fetch_s", duration, "Extra cost of a checkpoint from another node."),
-    Flag("--forecast", "forecast_s", duration, "Time of a forecast, while trials train on."),
+    Flag("--forecast", "forecast_s", duration, "Time of a forecast; 0 is the trace's own, if any."),
     Flag("--save-every", "save_every_s", duration, "Save when the last save is this long ago."),
     Flag("--mean-life", "mean_life_s", duration, "Mean time until an attempt fails."),
+    Flag("--kills", "kills", kills, "Trials whose workers are killed at certain times: 90=3,2m=0."),
+    Flag(
+        "--live/--no-live",
+        "live",
+        bool,
+        "Train on while a report is judged, as workers do. [default: as the trace was recorded]",
+    ),
     Flag("--retries", "retries", int, "Failures that a trial survives."),
     Flag("--capacity", "capacity", capacity, "Slots from certain times on: 600=2,20m=8."),
 )
@@ -335,6 +379,8 @@ def _add_flag(command: Command, flag: Flag, text: str) -> Command:
     kind = _PARTS.get(flag.field)
     # `is_flag=False` would make click take `-5` for an option rather than for a value.
     value: dict[str, Any] = {"is_flag": True} if flag.type is bool else {"type": flag.type}
+    if "/" in flag.name:
+        value["default"] = None  # neither of the two was given
     complete = complete_part(kind) if kind else None
     return click.option(flag.name, flag.field, help=text, shell_complete=complete, **value)(command)
 
@@ -356,6 +402,12 @@ store_option = click.option(
     metavar="URL",
     default=find_default_store,
     help=f"The store of the study. [default: ${STORE.name}, else {STORE.default}, else the demo's]",
+)
+allow_option = click.option(
+    "--allow",
+    metavar="NAME",
+    multiple=True,
+    help="Let the log name this part (module:Class), folder, file or address. May be repeated.",
 )
 
 

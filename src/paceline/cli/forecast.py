@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from paceline.api.curve_forecast import forecast_curve, read_study_curve, read_trace_curve
 from paceline.api.options import SearchOptions
 from paceline.api.stored import open_existing, read_log
 from paceline.cli.flags import bounds, complete_part, duration, json_option, part, store_option
+from paceline.cli.output import echo, echo_json
 from paceline.cli.report import require_plotly
 from paceline.core.errors import SpecError
 from paceline.core.text import format_duration
@@ -46,7 +46,8 @@ _WIDTH = 41
     "--range",
     "within",
     type=bounds,
-    help="The lowest and the highest value of the metric: 0,1. [default: the source's own]",
+    help="The lowest and the highest value of the metric: 0,1. [default: the source's own; 0,1 "
+    "for an accuracy]",
 )
 @click.option(
     "--plot",
@@ -88,12 +89,12 @@ def forecast(
         except OSError as error:
             raise SpecError(f"{plot} cannot be written: {error.strerror or error}.") from None
     if as_json:
-        click.echo(msgspec.json.encode(fan))
+        echo_json(fan)
         return
     for line in _format_fan(fan):
-        click.echo(line)
+        echo(line)
     if plot is not None:
-        click.echo(plot)
+        echo(plot)
 
 
 def _format_fan(fan: Fan) -> Iterator[str]:
@@ -109,6 +110,8 @@ def _format_fan(fan: Fan) -> Iterator[str]:
         values = (row.low_95, row.low_80, row.median, row.high_80, row.high_95)
         bar = _draw_bar([_find_column(value, low, high) for value in values])
         yield f"{row.epoch:>6}  {row.median:>10.5g}  {bounds:<25}  {bar}".rstrip()
+    if fan.is_range_assumed:
+        yield f"assumed: {fan.metric} is from 0 to 1; --range gives another range"
     if fan.chance is not None:
         when = fan.expected_s if fan.chance >= 0.0005 else None  # 0.0 % as printed
         within = "" if fan.deadline_s is None else f", in {format_duration(fan.deadline_s)}"

@@ -16,6 +16,7 @@ import msgspec
 from paceline.analysis.sharing import describe_changes, measure_sharing
 from paceline.analysis.story import narrate_study, narrate_trial
 from paceline.analysis.summary import find_best, make_study_row
+from paceline.api.permissions import allow as allow_places
 from paceline.api.stored import (
     StudyList,
     export_trace,
@@ -28,11 +29,13 @@ from paceline.api.stored import (
     refuse_replacing,
     replay_log,
 )
-from paceline.cli.flags import json_option, store_option, study_argument
+from paceline.cli.flags import allow_option, json_option, store_option, study_argument
+from paceline.cli.output import echo, echo_json
 from paceline.cli.progress import ProgressBar
 from paceline.cli.report import require_plotly
 from paceline.core.errors import SpecError
 from paceline.core.events import LOGIC, Opened
+from paceline.core.speedup import format_speeds
 from paceline.core.text import format_bytes, format_count, format_duration, format_numbers
 from paceline.store import hide_password
 
@@ -69,7 +72,7 @@ def ls(store: str, as_json: bool) -> None:
                 state = fold_log(bar.track(read_log(stored, name)))
             rows.append(make_study_row(state, stored.holder(name)))
     if as_json:
-        click.echo(msgspec.json.encode(StudyList(store=hide_password(store), studies=rows)))
+        echo_json(StudyList(store=hide_password(store), studies=rows))
         return
     from paceline.cli import tables
 
@@ -92,7 +95,7 @@ def show(study: str, limit: int | None, store: str, as_json: bool) -> None:
         state = fold_log(bar.track(read_log(stored, study)))
         driver = stored.holder(study)
     if as_json:
-        click.echo(msgspec.json.encode(make_page(state, limit, driver)))
+        echo_json(make_page(state, limit, driver))
         return
     from paceline.cli import tables
 
@@ -102,19 +105,20 @@ def show(study: str, limit: int | None, store: str, as_json: bool) -> None:
 @click.command()
 @study_argument
 @store_option
+@allow_option
 @json_option
-def best(study: str, store: str, as_json: bool) -> int:
+def best(study: str, store: str, allow: tuple[str, ...], as_json: bool) -> int:
     """Show the best config a study has found."""
     with _open_log(store, study) as steps:
         first = next(steps)
         found = find_best(fold_log(chain([first], steps)))
     if found is not None and isinstance(first.event, Opened):
-        found = locate_best(found, first.event, store)
+        found = locate_best(found, first.event, store, allow_places(*allow))
     if found is None:
-        click.echo(f"paceline: study {study!r} has not reported a number yet.", err=True)
+        echo(f"paceline: study {study!r} has not reported a number yet.", err=True)
         return 1
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        echo_json(found)
     else:
         from paceline.cli import tables
 
@@ -131,27 +135,28 @@ def story(study: str, trial: int | None, store: str) -> None:
     with _open_log(store, study) as steps:
         sentences = list(narrate_study(steps) if trial is None else narrate_trial(steps, trial))
     for sentence in sentences:
-        click.echo(sentence)
+        echo(sentence)
 
 
 @click.command()
 @study_argument
 @store_option
-def replay(study: str, store: str) -> int:
+@allow_option
+def replay(study: str, store: str, allow: tuple[str, ...]) -> int:
     """Check that a study's log leads to the same decisions.
 
     Decides every event of the log again. Prints the first difference and exits with 1 if there is
     one, unless another version of the decision logic wrote the log.
     """
     with _open_log(store, study) as steps:
-        found = replay_log(steps)
+        found = replay_log(steps, parts=allow)
     if found.difference is None:
-        click.echo(f"identical: {found.decisions} decisions in {found.steps} steps")
+        echo(f"identical: {found.decisions} decisions in {found.steps} steps")
         return 0
     from paceline.cli import tables
 
     if found.is_expected:
-        click.echo(f"decided by logic version {found.logic}; this release has {LOGIC}")
+        echo(f"decided by logic version {found.logic}; this release has {LOGIC}")
     tables.show(tables.render_difference(found.difference, found.spec))
     return 0 if found.is_expected else 1
 
@@ -168,9 +173,10 @@ def export(study: str, file: str, force: bool, store: str) -> None:
     value and its config. .json: the trials with all curves. .jsonl.gz and .jsonl: a trace, which
     `paceline simulate` reads.
 
-    In a trace, each trial becomes one run, with its times as they were measured. Trials without a
-    report are left out; of trials with the same config, the one with the most epochs is kept.
-    Trials that were stopped, paused or unfinished are marked as cut short.
+    In a trace, each trial becomes one run, with its times as they were measured. Epochs on several
+    slots, or on a share of one, are converted to one slot by the speeds that the study measured.
+    Trials without a report are left out; of trials with the same config, the one with the most
+    epochs is kept. Trials that were stopped, paused or unfinished are marked as cut short.
     """
     from paceline.api.load import load
     from paceline.api.tabulation import WRITERS, write_table
@@ -178,7 +184,7 @@ def export(study: str, file: str, force: bool, store: str) -> None:
     if Path(file).suffix in WRITERS:
         refuse_replacing(file, force=force)
         count = write_table(load(study, store), Path(file))
-        click.echo(f"{file}: {format_count(count, 'trial')}")
+        echo(f"{file}: {format_count(count, 'trial')}")
         return
     if not file.endswith((".jsonl", ".jsonl.gz")):
         raise SpecError(
@@ -197,7 +203,9 @@ def export(study: str, file: str, force: bool, store: str) -> None:
     ]
     cut = f", {written.cut} of them cut short" if written.cut else ""
     rest = f"; left out: {', '.join(left)}" if left else ""
-    click.echo(f"{file}: {written.runs} runs{cut}{rest}")
+    echo(f"{file}: {written.runs} runs{cut}{rest}")
+    if written.speeds:
+        echo(f"seconds are as on one slot alone, by these speeds: {format_speeds(written.speeds)}")
 
 
 # Nodes that `tree` shows without --limit.
@@ -228,13 +236,13 @@ def tree(study: str, limit: int | None, plot: str | None, store: str, as_json: b
         found = measure_sharing(steps) if plot is None else _draw_tree(steps, plot)
     if as_json:
         shown = msgspec.structs.replace(found, nodes=found.nodes[:limit])
-        click.echo(msgspec.json.encode(shown))
+        echo_json(shown)
         return
     from paceline.cli import tables
 
     tables.show(*_render_tree(found, NODES_SHOWN if limit is None else limit))
     if plot is not None:
-        click.echo(plot)
+        echo(plot)
 
 
 def _draw_tree(steps: Iterable[Step], path: str) -> Sharing:
@@ -312,8 +320,11 @@ def _format_node(row: NodeRow) -> str:
     "--dry-run", is_flag=True, help="Delete nothing: list the files that would be deleted."
 )
 @store_option
+@allow_option
 @json_option
-def checkpoints(study: str, dry_run: bool, store: str, as_json: bool) -> None:
+def checkpoints(
+    study: str, dry_run: bool, store: str, allow: tuple[str, ...], as_json: bool
+) -> None:
     """List a study's checkpoints, and delete files that its log does not name.
 
     A study deletes its own checkpoints: each one stays while a paused trial, a later trial or the
@@ -321,17 +332,21 @@ def checkpoints(study: str, dry_run: bool, store: str, as_json: bool) -> None:
     """
     with open_existing(store) as stored, ProgressBar(f"reading {study}") as bar:
         found = inspect_checkpoints(
-            stored, store, bar.track(read_log(stored, study)), collect=not dry_run
+            stored,
+            store,
+            bar.track(read_log(stored, study)),
+            collect=not dry_run,
+            allowed=allow_places(*allow),
         )
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        echo_json(found)
         return
     from paceline.cli import tables
 
     if found.checkpoints:
         tables.show(tables.render_checkpoints(found))
     for line in _describe_checkpoints(found):
-        click.echo(line)
+        echo(line)
 
 
 def _describe_checkpoints(found: CheckpointPage) -> list[str]:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.api.permissions import allow as allow_places
 from paceline.api.stored import POLL_S, open_existing
 from paceline.api.study_files import list_outputs
-from paceline.cli.flags import store_option, study_argument
+from paceline.cli.flags import allow_option, store_option, study_argument
+from paceline.cli.output import echo
 from paceline.core.errors import SpecError
-from paceline.core.text import format_numbers
+from paceline.core.text import format_numbers, show_controls
 
 if TYPE_CHECKING:
     from paceline.api.study_files import Output
@@ -28,7 +30,15 @@ if TYPE_CHECKING:
 @click.option("--follow", "-f", is_flag=True, help="Print more as it comes, until Ctrl-C.")
 @click.option("--attempt", type=click.IntRange(min=0), help="Only this attempt. [default: all]")
 @store_option
-def logs(study: str, trial: int, follow: bool, attempt: int | None, store: str) -> None:
+@allow_option
+def logs(
+    study: str,
+    trial: int,
+    follow: bool,
+    attempt: int | None,
+    store: str,
+    allow: tuple[str, ...],
+) -> None:
     """Print what a trial has printed, attempt by attempt.
 
     A trial that was paused, moved or retried has several attempts. Epochs that it shares with
@@ -37,7 +47,8 @@ def logs(study: str, trial: int, follow: bool, attempt: int | None, store: str) 
     with open_existing(store) as stored:
         printer = _Printer(has_titles=attempt is None)
         while True:
-            outputs = _select(list_outputs(stored, store, study, trial), study, trial, attempt)
+            found = list_outputs(stored, store, study, trial, allow_places(*allow))
+            outputs = _select(found, study, trial, attempt)
             printer.print_new(outputs)
             if not follow or not _may_print_more(stored, study):
                 break
@@ -48,7 +59,7 @@ def logs(study: str, trial: int, follow: bool, attempt: int | None, store: str) 
             "on the machine, or on the Ray node, that ran the trial."
         )
     if not outputs:
-        click.echo(f"paceline: trial {trial} of study {study!r} has not run yet.", err=True)
+        echo(f"paceline: trial {trial} of study {study!r} has not run yet.", err=True)
 
 
 def _select(outputs: list[Output], study: str, trial: int, attempt: int | None) -> list[Output]:
@@ -80,15 +91,12 @@ class _Printer:
     def print_new(self, outputs: list[Output]) -> None:
         """Print what the files have beyond what was printed."""
         for output in outputs:
-            try:
-                with output.path.open("rb") as file:
-                    file.seek(self._read.get(output.attempt, 0))
-                    body = file.read()
-            except OSError:
+            body = output.read(self._read.get(output.attempt, 0))
+            if body is None:
                 continue
             self.has_found = True
             if output.attempt not in self._read and self._has_titles:
                 click.echo(click.style(f"--- attempt {output.attempt}", dim=True))
             self._read[output.attempt] = self._read.get(output.attempt, 0) + len(body)
-            click.echo(body.decode(errors="replace"), nl=False)
+            click.echo(show_controls(body.decode(errors="replace"), "\r", colors=True), nl=False)
         sys.stdout.flush()

@@ -7,6 +7,7 @@ not know what a command does.
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from contextlib import contextmanager, suppress
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from paceline.api.interrupts import hold_interrupt
+from paceline.cli.process_start import find_process_start
 from paceline.core.errors import (
     PacelineError,
     PacelineWarning,
@@ -128,15 +131,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The terminal may lack a letter of a config: print a question mark instead of failing.
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     arguments = None if argv is None else list(argv)
+    # A program that calls this function has been running for other reasons.
+    started = find_process_start() if argv is None else None
     try:
-        with _print_warnings():
-            code = commands.main(arguments, prog_name="paceline", standalone_mode=False)
+        with _print_warnings(), hold_interrupt():
+            code = commands.main(
+                arguments, prog_name="paceline", standalone_mode=False, obj=started
+            )
     except click.ClickException as error:
         return _print_error(_format_usage(error), error.exit_code)
     except StudyFailed as error:
         # As it is: the message has a traceback.
-        click.echo(f"paceline: {error}", err=True)
-        return 1
+        return _print_text(f"paceline: {error}", 1)
     except PacelineError as error:
         return _print_error(str(error), 2)
     except Interrupted as error:
@@ -145,6 +151,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print_error(str(error), 143)
     except click.Abort:
         return _print_error("interrupted", 130)
+    finally:
+        if argv is None:
+            # The process ends now: a last look for garbage would take longer than most commands.
+            gc.freeze()
     return code if isinstance(code, int) else 0
 
 
@@ -173,5 +183,11 @@ def _format_usage(error: click.ClickException) -> str:
 
 def _print_error(message: str, code: int) -> int:
     """Print a message as one line on standard error; return the exit code."""
-    click.echo(f"paceline: {' '.join(message.split())}", err=True)
+    return _print_text(f"paceline: {' '.join(message.split())}", code)
+
+
+def _print_text(text: str, code: int) -> int:
+    from paceline.cli.output import echo  # imported on first use: most commands have no errors
+
+    echo(text, err=True)
     return code

@@ -97,14 +97,15 @@ class ProgressBar:
 
     def _start(self) -> Progress:
         # Imported here: rich takes longer to import than most commands take.
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
+
+        from paceline.live.console import PlainConsole
 
         progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.fields[note]}", markup=False),
-            console=self._console or Console(stderr=True),
+            console=self._console or PlainConsole(stderr=True),
             transient=True,
         )
         progress.add_task(self._label, total=1.0, note="")

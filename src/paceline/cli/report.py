@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from paceline.analysis.summary import find_best
 from paceline.api.simulation import Simulation, read_simulation
-from paceline.api.stored import open_existing, read_log
+from paceline.api.stored import fold_log, locate_best, open_existing, read_log
 from paceline.cli.flags import SIMULATION_FLAGS, bounds, hours, store_option, study_argument
+from paceline.cli.output import echo
 from paceline.cli.progress import ProgressBar
 from paceline.core.errors import PacelineError
+from paceline.core.events import Opened
 from paceline.store import hide_password
 
 if TYPE_CHECKING:
@@ -47,9 +50,23 @@ def report(study: str, out: str | None, store: str) -> None:
     # Imported here: plotly takes longer to import than most commands run.
     from paceline.plots.report.page import write_report
 
-    path = out or report_file_name(study)
-    write_report(steps, path, store=hide_password(store), again=simulate_command(steps))
-    click.echo(path)
+    path, again = out or report_file_name(study), simulate_command(steps)
+    write_report(
+        steps, path, store=hide_password(store), again=again, saved=_find_best_file(steps, store)
+    )
+    echo(path)
+
+
+def _find_best_file(steps: Sequence[Step], store: str) -> str | None:
+    """Return the path of the best checkpoint; None if there is none, or not on this machine."""
+    best, opened = find_best(fold_log(steps)), steps[0].event
+    if best is None or not isinstance(opened, Opened):
+        return None
+    try:
+        saved = locate_best(best, opened, store).checkpoint
+    except PacelineError:
+        return None  # the place that the log names may not be read
+    return None if saved is None else saved.path
 
 
 def require_plotly() -> None:

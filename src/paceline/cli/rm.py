@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.api.permissions import allow as allow_places
 from paceline.api.stored import open_existing
 from paceline.api.study_files import delete_study, find_places
-from paceline.cli.flags import store_option, study_argument
+from paceline.cli.flags import allow_option, store_option, study_argument
+from paceline.cli.output import echo
 from paceline.core.errors import SpecError
 from paceline.core.text import format_count
 
@@ -23,26 +25,28 @@ if TYPE_CHECKING:
 @click.command()
 @study_argument
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--keep-files", is_flag=True, help="Delete only the log.")
 @store_option
-def rm(study: str, yes: bool, store: str) -> int:
+@allow_option
+def rm(study: str, yes: bool, keep_files: bool, store: str, allow: tuple[str, ...]) -> int:
     """Delete a study: its log, checkpoints and output.
 
     Asks first. A study that is running is left alone. Other studies that took over its results keep
-    them.
+    them. Deletes nothing outside the folder of the store, unless you --allow it.
     """
     with open_existing(store) as stored:
-        places = find_places(stored, store, study)
+        places = find_places(stored, store, study, allow_places(*allow), keep_files=keep_files)
         what = _describe(study, places)
         if not yes:
             if not sys.stdin.isatty():
                 raise SpecError(f"this would delete {what}: add --yes to do it.")
             if not click.confirm(f"Delete {what}?"):
-                click.echo("nothing was deleted.")
+                echo("nothing was deleted.")
                 return 1
         left = delete_study(stored, study, places)
-    click.echo(f"deleted {what}.")
+    echo(f"deleted {what}.")
     for each in left:
-        click.echo(f"paceline: could not delete {each}.", err=True)
+        echo(f"paceline: could not delete {each}.", err=True)
     return 1 if left else 0
 
 

@@ -10,24 +10,38 @@ import os
 import sys
 import traceback
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-import msgspec
 from msgspec.structs import replace
 
+from paceline.api.deadline import Caller
+from paceline.api.permissions import (
+    NOTHING,
+    check_address,
+    check_part_options,
+    check_path,
+    check_simulation,
+    find_own_folder,
+    make_place_error,
+)
+from paceline.api.permissions import allow as allow_named
 from paceline.api.simulation import read_simulation
 from paceline.api.stored import open_existing, read_spec
 from paceline.api.study import Study
 from paceline.cli.flags import (
     STORE,
+    STUDY_FLAGS,
     add_study_flags,
+    allow_option,
     json_option,
     store_option,
     study_argument,
 )
+from paceline.cli.output import echo, echo_json
 from paceline.cli.progress import ProgressBar
 from paceline.cli.report import has_plotly, report_file_name, require_plotly
 from paceline.cli.simulate import finish
@@ -43,6 +57,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType
 
+    from paceline.api.permissions import Allowed
     from paceline.api.results import Result
     from paceline.core.decisions import Step
     from paceline.live.watcher import Watch
@@ -152,7 +167,7 @@ class OutputOptions(NamedTuple):
             return self.report
         if not has_plotly():
             error = make_missing_extra_error("plotly", "report")
-            click.echo(f"paceline: no report will be written: {error}", err=True)
+            echo(f"paceline: no report will be written: {error}", err=True)
             return None
         return report_file_name(study)
 
@@ -192,7 +207,7 @@ def run(
     url = store or loaded.options.get("store") or STORE.read()
     name = name or loaded.options.get("name") or find_free_name(url, Path(file).stem)
     study = loaded.but(**given, name=name, store=url)
-    refuse_existing(url, name, resume_command(url, name))
+    refuse_existing(url, name, resume_command(url, name, file))
     study.run_info = RunInfo(file=_relative_to_store(url, file), given=given)
     return run_stored(study, output)
 
@@ -210,7 +225,7 @@ def run_stored(study: Study, output: OutputOptions) -> int:
     """Run a study that has a store; return the exit code."""
     name, url = study.spec.name, study.resolved.store or ""
     report = output.report_for(name)
-    with _explain_interrupt(resume_command(url, name)):
+    with _explain_interrupt(resume_command(url, name, _find_file(url, study.run_info.file))):
         result = run_live(study, report=report, as_json=output.as_json, quiet=output.quiet)
     return 0 if result.best_or_none is not None else 1
 
@@ -229,6 +244,10 @@ def run_live(
     Raises StudyFailed if all trials failed, KeyboardInterrupt after Ctrl-C and the summary,
     StudyTerminated after SIGTERM.
     """
+    study.caller = _make_caller(has_report=report is not None)
+    if report is not None and study.spec.budget.deadline_s is not None:
+        # Now, and not at the deadline.
+        import_module("paceline.plots.report.page")
     with _open_view(as_json, quiet) as watch:
         result = study.run(watch)
     if result.interrupted and len(result.log) == 1:
@@ -243,7 +262,7 @@ def run_live(
     path = None if report is None or result.interrupted else str(report)
     summary = replace(result.summary(), store=store, report=path)
     if as_json:
-        click.echo(msgspec.json.encode(summary))
+        echo_json(summary)
     else:
         from paceline.cli import tables
 
@@ -253,10 +272,40 @@ def run_live(
     return result
 
 
-def resume_command(url: str, study: str) -> str:
-    """Return the command that resumes a study."""
+# Processor seconds after a study: the summary and the end of the process; the report, and what each
+# step of the log adds to it.
+_SUMMARY_S, _REPORT_S, _REPORT_STEP_S = 0.08, 0.18, 2e-5
+
+
+def _make_caller(*, has_report: bool) -> Caller:
+    """Return the call that the deadline counts from: the start of this process."""
+    context = click.get_current_context(silent=True)
+    started = None if context is None else context.obj
+    caller = Caller.note()
+    if started is not None:
+        caller = Caller(began=started, noted=started, noted_cpu=0.0)
+    return replace(
+        caller,
+        after_s=_SUMMARY_S + (_REPORT_S if has_report else 0.0),
+        after_step_s=_REPORT_STEP_S if has_report else 0.0,
+    )
+
+
+def resume_command(url: str, study: str, file: str | None = None) -> str:
+    """Return the command that resumes a study, with its file if that is outside the store."""
     where = "" if url == STORE.read() else f" --store {hide_password(url)}"
-    return f"paceline resume {study}{where}"
+    own = find_own_folder(url)
+    if file is None or (own is not None and Path(file).resolve().is_relative_to(own)):
+        return f"paceline resume {study}{where}"
+    return f"paceline resume {study} {file}{where}"
+
+
+def _find_file(url: str, file: str | None) -> str | None:
+    """Return the path of a study file, from its path as seen from the store."""
+    database = find_store_file(url)
+    if file is None or database is None:
+        return file
+    return os.path.relpath(Path(database.parent, file))
 
 
 def _open_view(as_json: bool, quiet: bool) -> AbstractContextManager[Watch]:
@@ -291,32 +340,38 @@ def _relative_to_store(url: str, file: str) -> str:
 @study_argument
 @click.argument("file", metavar="[STUDY.PY]", required=False, type=click.Path())
 @store_option
+@allow_option
 @output_options
 def resume(
     study: str,
     file: str | None,
     store: str,
+    allow: tuple[str, ...],
     **options: Any,  # noqa: ANN401 - the fields of OutputOptions
 ) -> int:
     """Resume an unfinished study.
 
-    A study of `paceline run` needs its file: give STUDY.PY if the file was moved without its store.
+    A study of `paceline run` needs its file: give STUDY.PY if the file was moved without its store,
+    or is not in the folder of the store.
     A simulated study is simulated again up to the end of its log, and goes on from there; its
     source must be where it was. A study that has ended stays as it is.
     """
     output = OutputOptions(**options)
     with open_existing(store) as stored, ProgressBar(f"reading {study}") as bar:
         log = list(bar.track(stored.read(study)))
-    read_spec(log)
+    read_spec(log, study)
+    allowed = allow_named(*allow)
     end = _find_end(log)
     if end is not None:
-        click.echo(f"study {study!r} has ended: {end.why}.", err=output.as_json)
+        echo(f"study {study!r} has ended: {end.why}.", err=output.as_json)
         return 0
     event = resolve_log(log)[0].event
     assert isinstance(event, Opened)
     if event.run.kind == "sim":
-        return _resume_simulation(study, log, store, output)
-    return _resume_training(log, event, file, store, output)
+        return _resume_simulation(log, store, output, allowed)
+    resumed = load_resumable(event, file, store, allowed=allowed)
+    resumed.known_log = log
+    return run_stored(resumed, output)
 
 
 def _find_end(log: Sequence[Step]) -> End | None:
@@ -330,30 +385,33 @@ def _find_end(log: Sequence[Step]) -> End | None:
     return None
 
 
-def _resume_simulation(study: str, log: Sequence[Step], store: str, output: OutputOptions) -> int:
+def _resume_simulation(
+    log: Sequence[Step], store: str, output: OutputOptions, allowed: Allowed
+) -> int:
+    study, simulation = read_spec(log).name, read_simulation(log)
+    check_simulation(study, simulation, store, allowed)
     if output.report:
         raise SpecError(
             f"study {study!r} is simulated: --report works only for studies that train."
         )
     with open_existing(store, lazy=True) as stored, ProgressBar(f"simulating {study}") as bar:
-        result = read_simulation(log).resume(
+        result = simulation.resume(
             log, remember=lambda steps: stored.append(study, steps), watch=bar.make_watcher()
         )
     return finish(result, output.as_json)
 
 
-def _resume_training(
-    log: Sequence[Step], opened: Opened, file: str | None, store: str, output: OutputOptions
-) -> int:
-    resumed = load_resumable(opened, file, store)
-    resumed.known_log = log
-    return run_stored(resumed, output)
-
-
 def load_resumable(
-    opened: Opened, file: str | None, store: str, changes: dict[str, Any] | None = None
+    opened: Opened,
+    file: str | None,
+    store: str,
+    changes: dict[str, Any] | None = None,
+    allowed: Allowed = NOTHING,
 ) -> Study:
-    """Load the file of a stored study; return the study with the options it was run with."""
+    """Load the file of a stored study; return the study with the options it was run with.
+
+    Raises SpecError if its log names a file, a part or an address that is not allowed.
+    """
     study, run = opened.spec.name, opened.run
     command = "resume" if changes is None else "extend"
     if run.together:
@@ -361,15 +419,37 @@ def load_resumable(
             f"study {study!r} runs several studies as one: run the program that called pl.together "
             f"again, with the same name and store, to {command} them."
         )
-    given = {**(run.given or {}), **(changes or {})}
-    found = file or _find_study_file(study, store, run.file, command)
+    known = run.given or {}
+    _check_known_options(study, known, store, allowed)
+    given = {**known, **(changes or {})}
+    found = file or _find_study_file(study, store, run.file, command, allowed)
     resumed = load_study(found).but(**given, name=study, store=store)
     if changes:
         resumed.run_info = RunInfo(file=_relative_to_store(store, found), given=given)
     return resumed
 
 
-def _find_study_file(study: str, store: str, file: str | None, command: str) -> str:
+def _check_known_options(study: str, known: dict[str, Any], store: str, allowed: Allowed) -> None:
+    """Raise SpecError if options in a log are not those of `paceline run`, or are not allowed."""
+    fields = [flag.field for flag in STUDY_FLAGS]
+    for name in known:
+        if name not in fields:
+            raise SpecError(
+                f"the log of study {study!r} has an option {name!r} that `paceline run` does not "
+                "have: run the program that started the study."
+            )
+    check_part_options(study, known, allowed)
+    if known.get("checkpoints") is not None:
+        check_address(study, str(known["checkpoints"]), store, allowed)
+    slots, _, address = str(known.get("slots", "")).partition("@")
+    is_allowed = address in allowed.parts or address in allowed.addresses
+    if slots.startswith("ray") and address and not is_allowed:
+        raise make_place_error(study, "workers", address, store)
+
+
+def _find_study_file(
+    study: str, store: str, file: str | None, command: str, allowed: Allowed
+) -> str:
     """Return the path of the study's file."""
     database = find_store_file(store)
     ask = f"give the file that defines it: `paceline {command} {study} STUDY.PY`"
@@ -380,7 +460,15 @@ def _find_study_file(study: str, store: str, file: str | None, command: str) -> 
         )
     if file is None:
         raise SpecError(f"study {study!r} was not started by `paceline run`: {ask}.")
-    path = Path(file) if database is None else Path(database.parent, file)
+    path = Path(file if database is None else os.path.normpath(database.parent / file))
     if not path.exists():
         raise SpecError(f"the file {path} of study {study!r} does not exist: {ask}.")
+    try:
+        check_path(study, "file", path, store, allowed)
+    except SpecError:
+        raise SpecError(
+            f"the log of study {study!r} names the file {path}, outside the folder of its store: a "
+            f"store may come from elsewhere, so that file is run only if you name it; give it: "
+            f"`paceline {command} {study} {path}`."
+        ) from None
     return str(path)

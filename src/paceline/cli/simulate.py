@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from paceline.api.stored import NewStudyLog
 from paceline.cli.flags import (
@@ -18,6 +17,7 @@ from paceline.cli.flags import (
     make_simulation,
     source_argument,
 )
+from paceline.cli.output import echo_json
 from paceline.cli.progress import ProgressBar
 from paceline.core.errors import SpecError
 
@@ -75,7 +75,7 @@ def simulate(
 def finish(result: SimResult, as_json: bool) -> int:
     """Print the result; return exit code 1 if the study stalled or all trials failed, else 0."""
     if as_json:
-        click.echo(msgspec.json.encode(result))
+        echo_json(result)
     else:
         from paceline.cli import tables
 

@@ -19,6 +19,7 @@ import click
 from msgspec.structs import replace
 
 from paceline.cli.flags import STORE, add_study_flags
+from paceline.cli.output import echo
 from paceline.cli.run import load_study, resume_command
 from paceline.core.errors import PacelineError, SpecError, StudyRunning
 from paceline.engines.process.ray.config import Ray, parse_ray
@@ -66,7 +67,7 @@ def submit(
             "or a file in a folder that all nodes share."
         )
     name = name or loaded.resolved.name or Path(file).stem
-    refuse_existing(url, name, resume_command(url, name))
+    refuse_existing(url, name, resume_command(url, name, file))
     given = {field: value for field, value in options.items() if value is not None}
     slots = given.pop("slots", None)
     cluster = _choose_cluster(loaded, slots, address, str(Path(file).resolve().parent))
@@ -79,7 +80,7 @@ def submit(
     }
     start_detached_driver(cluster, name, ["-m", "paceline.cli.submit"], json.dumps(job))
     where = "" if url == STORE.read() else f" --store {hide_password(url)}"
-    click.echo(
+    echo(
         f"study {name!r} runs on the cluster: `paceline show {name}{where}` shows its state, "
         f"`paceline stop {name}{where}` ends it."
     )
@@ -106,7 +107,7 @@ def drive(job: dict[str, Any], address: str) -> None:
         nonlocal has_begun
         if not has_begun:
             has_begun = True
-            click.echo(f"{STARTED} {study.spec.name}")
+            echo(f"{STARTED} {study.spec.name}")
 
     until = time.monotonic() + _EXIT_S
     while True:
@@ -133,5 +134,5 @@ if __name__ == "__main__":
     try:
         drive(job, sys.argv[1])
     except PacelineError as error:
-        click.echo(str(error))
+        echo(str(error))
         sys.exit(2)

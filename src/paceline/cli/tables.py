@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
@@ -25,6 +25,7 @@ from paceline.analysis.summary_text import (
     describe_target,
     describe_trials,
 )
+from paceline.core.speedup import format_speeds
 from paceline.core.text import (
     format_bytes,
     format_config,
@@ -36,6 +37,7 @@ from paceline.core.text import (
     format_value,
 )
 from paceline.core.values import OPEN_ENDED
+from paceline.live.console import PlainConsole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 
 def show(*what: RenderableType) -> None:
     """Print to standard output; text from users is never read as markup."""
-    console = Console(markup=False, emoji=False, highlight=False)
+    console = PlainConsole()
     for each in what:
         console.print(each)
 
@@ -75,6 +77,7 @@ def render_simulation(result: SimResult) -> RenderableType:
         "trials": describe_trials(result.trials_started, result),
         "epochs": _describe_epochs(result.epochs_trained, result.reports),
         "ended": f"{result.end}: {result.end_why}",
+        **({"speeds": format_speeds(result.speeds)} if result.speeds else {}),
         **(_describe_completion(result.completion) if result.completion else {}),
     }
     return make_panel(f"{result.study}: {result.policy}", rows)

@@ -11,6 +11,9 @@ from paceline.core.decisions import Step
 from paceline.core.errors import LogError
 from paceline.core.events import FORMAT, Command, Opened
 
+# The longest step: a small one of a damaged store must not fill the memory.
+MAX_BYTES = 64 << 20
+
 _encoder = msgspec.json.Encoder()
 _steps = msgspec.json.Decoder(Step)
 _commands = msgspec.json.Decoder(Command)
@@ -20,9 +23,11 @@ encode_step = _encoder.encode
 
 def decode_step(body: bytes | str) -> Step:
     """Decode a step. Raises LogError."""
+    if len(body) > MAX_BYTES:
+        raise LogError(f"a step of the log has more than {MAX_BYTES >> 20} MB and is not read.")
     try:
         step = _steps.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise LogError(_complaint(body, error)) from None
     if isinstance(step.event, Opened) and step.event.format > FORMAT:
         raise LogError(_newer(step.event.format))
@@ -38,7 +43,7 @@ def decode_command(body: bytes | str) -> Command:
     """Decode a command. Raises LogError."""
     try:
         command: Command = _commands.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise LogError(f"an inbox command cannot be read: {error}.") from None
     return command
 
@@ -47,7 +52,7 @@ def _complaint(body: bytes | str, error: Exception) -> str:
     # A newer version may write unknown entries: report the version, not the decoder's error.
     try:
         number = msgspec.json.decode(body)["event"].get("format", 0)
-    except (msgspec.MsgspecError, TypeError, KeyError, AttributeError):
+    except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         number = 0
     if isinstance(number, int) and number > FORMAT:
         return _newer(number)

@@ -53,6 +53,8 @@ class Go(Decision, frozen=True, kw_only=True):
     save: bool = False
     # The policy's class of the trial, such as `promising`; empty if the policy has no classes.
     label: str = ""
+    # The slots that the policy dedicates to the trial from now on; 0: the allocator decides alone.
+    width: float = 0
 
 
 class Pause(Decision, frozen=True, kw_only=True):
@@ -137,7 +139,7 @@ class Halt(Decision, frozen=True, kw_only=True):
 
 
 class Resize(Decision, frozen=True, kw_only=True):
-    """Save at the end of the epoch and continue at another width."""
+    """Save at the end of the epoch and continue at another width; at its own width: do not move."""
 
     attempt: AttemptId
     width: float

@@ -93,6 +93,17 @@ class Extended(Event, frozen=True, kw_only=True):
     deadline_s: float | None = None
 
 
+class DeadlineChanged(Event, frozen=True, kw_only=True):
+    """Training ends at another time than the log said, so that the call returns in time."""
+
+    # When training ends, on the study's clock.
+    deadline_s: float
+    # How much later the call has to return: the driver needs this time for its start and its end.
+    kept_s: float = 0.0
+    # Why it changed; empty: the driver started.
+    note: str = ""
+
+
 class Reported(Event, frozen=True, kw_only=True):
     """An attempt finished one epoch."""
 
@@ -273,6 +284,7 @@ AnyEvent: TypeAlias = (
     Opened
     | Resumed
     | Extended
+    | DeadlineChanged
     | Reported
     | Suggested
     | Annotated

@@ -46,13 +46,15 @@ def compute_chance(row: Sequence[float], loss: float) -> float:
     return LEVELS[at - 1] + share * (LEVELS[at] - LEVELS[at - 1])
 
 
-class Forecast(Struct, frozen=True):
+class Forecast(Struct, frozen=True, omit_defaults=True):
     """A predicted curve: quantiles of the loss at later epochs."""
 
     # Rising epochs, all later than the curve's last.
     epochs: tuple[int, ...]
     # For each epoch the losses at LEVELS, rising.
     quantiles: tuple[tuple[float, ...], ...]
+    # The smallest and the largest possible loss, if the metric's range is known.
+    bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if len(self.epochs) != len(self.quantiles) or not self.epochs:
@@ -70,7 +72,16 @@ class Forecast(Struct, frozen=True):
 
     def chance(self, epoch: int, loss: float) -> float:
         """Return the probability that the loss at that epoch is `loss` or lower."""
-        return compute_chance(self.row(epoch), loss)
+        row = self.row(epoch)
+        if self.bounds is not None and not self.bounds[0] <= loss < self.bounds[1]:
+            return 0.0 if loss < self.bounds[0] else 1.0
+        return compute_chance(row, loss)
+
+    def clip(self, bounds: tuple[float, float]) -> Forecast:
+        """Return the forecast with all losses beyond the bounds moved to the nearest bound."""
+        low, high = bounds
+        rows = tuple(tuple(min(max(loss, low), high) for loss in row) for row in self.quantiles)
+        return Forecast(self.epochs, rows, bounds)
 
     def row(self, epoch: int) -> Sequence[float]:
         """Return the quantiles for that epoch."""
@@ -111,8 +122,10 @@ def brier_score(probability: float, happened: bool) -> float:
     return (probability - happened) ** 2
 
 
-# A forecast is requested at this many epochs; chances between them are interpolated.
-_HORIZONS = 20
+# A smooth curve is forecast at this many epochs; chances between them are interpolated.
+HORIZONS = 20
+# No request has more epochs than this: it is written to the log.
+MOST_HORIZONS = 1000
 
 
 class TargetConfidence(NamedTuple):
@@ -123,11 +136,43 @@ class TargetConfidence(NamedTuple):
     epochs: float
 
 
-def choose_horizons(epoch: int, last: int) -> tuple[int, ...]:
-    """Return up to `_HORIZONS` later epochs, evenly spread, including the last."""
+def choose_horizons(epoch: int, last: int, most: int = HORIZONS) -> tuple[int, ...]:
+    """Return up to `most` later epochs, evenly spread, including the last."""
     ahead = last - epoch
-    count = min(ahead, _HORIZONS)
+    count = min(ahead, most)
     return tuple(epoch + round(ahead * (at + 1) / count) for at in range(max(count, 0)))
+
+
+def thin_horizons(horizons: Sequence[int]) -> tuple[int, ...]:
+    """Return HORIZONS of more epochs, evenly spread, including the last."""
+    return tuple(horizons[at - 1] for at in choose_horizons(0, len(horizons)))
+
+
+def average_reports(forecast: Forecast, losses: Sequence[float], over: int) -> Forecast | None:
+    """Return the forecast of the mean of the last `over` losses; None if there are fewer.
+
+    Losses between two forecast epochs are interpolated. The deviations of one curve at different
+    epochs are taken as equal, so a quantile of the mean is the mean of the quantiles.
+    """
+    if over == 1:
+        return forecast
+    rows: list[Sequence[float]] = [(loss,) * len(LEVELS) for loss in losses]
+    for epoch, row in zip(forecast.epochs, forecast.quantiles, strict=True):
+        start, before = len(rows), rows[-1]
+        for at in range(start + 1, epoch + 1):
+            share = (at - start) / (epoch - start)
+            rows.append(
+                tuple(old + share * (new - old) for old, new in zip(before, row, strict=True))
+                if math.isfinite(before[0])
+                else row
+            )
+    means = {}
+    for epoch in forecast.epochs:
+        window = rows[epoch - over : epoch] if epoch >= over else []
+        mean = tuple(math.fsum(column) / over for column in zip(*window, strict=True))
+        if mean and all(map(math.isfinite, mean)):
+            means[epoch] = mean
+    return Forecast(tuple(means), tuple(means.values()), forecast.bounds) if means else None
 
 
 def compute_confidence(chances: Sequence[tuple[int, float]], epoch: int) -> TargetConfidence:
@@ -146,18 +191,43 @@ def compute_confidence(chances: Sequence[tuple[int, float]], epoch: int) -> Targ
     return TargetConfidence(reached, expected / reached if reached else 0.0)
 
 
-def split_promising(confidences: Iterable[float], slots: int, k: int) -> tuple[float, int]:
+def compute_published_confidence(
+    chances: Sequence[tuple[int, float]], epoch: int
+) -> TargetConfidence:
+    """Return the confidence as HyperDrive publishes it: chances may fall, and the sum stops early.
+
+    Its pmf is P(m) - P(m-1); the sum stops where the expected epochs exceed those left.
+    """
+    reached = expected = 0.0
+    before, left = epoch, chances[-1][0] - epoch if chances else 0
+    for later, chance in chances:
+        gain = chance - reached
+        expected += gain * ((before + 1 + later) / 2 - epoch)
+        reached, before = chance, later
+        if expected > left:
+            return TargetConfidence(max(reached, 0.0), float(left))
+    return TargetConfidence(reached, max(expected, 0.0))
+
+
+def split_promising(
+    falling: Iterable[float], slots: int, k: int, *, published: bool = False
+) -> tuple[float, int]:
     """Return POP's threshold p* and the number of slots for trials at or above it.
+
+    The confidences are in falling order; no more are read than may matter.
 
     For the j most confident trials, desired slots are k·j and deserved slots are `slots` times the
     j-th confidence; p* maximises the smaller of both. Ties take the larger confidence. Slots are
     rounded down to a multiple of k. If that gives none, a trial above 0.5 still gets k slots:
-    otherwise only a certain trial could be promising on a single slot.
+    otherwise only a certain trial could be promising on a single slot. Not so as published.
     """
     threshold, most = 1.0, 0.0
-    for j, p in enumerate(sorted(confidences, reverse=True), 1):
+    for j, p in enumerate(falling, 1):
         effective = min(k * j, slots * p)
         if effective > most:
             threshold, most = p, effective
+        if k * j >= slots * p:
+            break
     whole = int(most + 1e-9) // k * k
-    return threshold, k if most and not whole and threshold >= 0.5 and k <= slots else whole
+    lone = most and not whole and threshold >= 0.5 and k <= slots
+    return threshold, k if lone and not published else whole

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from paceline.core.events import AnyEvent, Command, Forecasted, Proposed
     from paceline.core.forecast_quantiles import Forecast
+    from paceline.core.values import SlotId
     from paceline.core.views import EngineView, StudyView, TrialView
 
 
@@ -67,13 +68,18 @@ class Pick(Struct, frozen=True, gc=False):
     why: str
     # As `label` of a decision.
     label: str = ""
+    # The slots that the policy dedicates to the trial; 0: the allocator decides alone.
+    width: float = 0
 
 
 class Policy(Protocol):
     """Judges trials. Only `see` may change its memory; the other methods only read.
 
-    A policy that pauses trials may define `readmit(trial, study)` too, which returns verdicts on a
-    live trial of a study that was extended; without it, such trials train to the last epoch.
+    A policy that pauses trials may define two more methods. `readmit(trial, study)` returns
+    verdicts on a live trial of a study that was extended; without it, such trials train to the last
+    epoch. `count_waiting(study, new)` returns how many more trials it would start if slots were
+    free, paused ones and at most `new` new ones, so that an allocator leaves room for them; without
+    it, `new` of them.
     """
 
     def see(self, entry: Entry, study: StudyView) -> None:
@@ -97,7 +103,11 @@ class Policy(Protocol):
 
 
 class Generator(Protocol):
-    """Proposes configs."""
+    """Proposes configs.
+
+    A generator that ends may define `count_left(number, study)` too, which returns how many configs
+    it can still propose, from this number on; None: it has no end.
+    """
 
     @property
     def pure(self) -> bool:
@@ -130,12 +140,20 @@ class Demand(Protocol):
 
     @property
     def width(self) -> float:
-        """The width it holds, or will hold after a move; 0 if it has no slot."""
+        """The width it holds, or will hold after a move; 0 if it has no slot.
+
+        On a shared slot, 1/k if k trials are on it: a trial that is alone there has all of it.
+        """
         ...
 
     @property
     def least(self) -> float:
         """The smallest width that its current stage can run with; 0 if unknown."""
+        ...
+
+    @property
+    def slots(self) -> Sequence[SlotId]:
+        """The slots it holds, alone or with other trials."""
         ...
 
 
@@ -155,6 +173,16 @@ class Demands(Protocol):
     @property
     def coming(self) -> bool:
         """Whether new trials would be opened if slots were free."""
+        ...
+
+    @property
+    def expected(self) -> float:
+        """How many more trials would start if slots were free: paused and new; may be infinite."""
+        ...
+
+    @property
+    def idle(self) -> int:
+        """The number of slots that no trial holds or is about to take."""
         ...
 
     def speed(self, width: float) -> float:
@@ -205,7 +233,11 @@ class History(Struct, frozen=True):
 
 
 class CurveModel(Protocol):
-    """Predicts later values of curves, many curves per call."""
+    """Predicts later values of curves, many curves per call.
+
+    Of more than 20 requested epochs a model is asked for 20, evenly spread, as its curves are
+    smooth. One that knows more about each epoch has an attribute `every_epoch = True`.
+    """
 
     @property
     def others(self) -> int:

@@ -7,18 +7,56 @@ text goes: no markup, no escaping.
 from __future__ import annotations
 
 import math
+import re
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from paceline.core.values import OPEN_ENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from paceline.core.values import StudySpec, Value
 
 # The keys that make a dict in a config a schedule; `plan.schedules` defines what they do.
 _PIECEWISE, _RULE, _RAMP = "piecewise", "each_epoch", "ramp"
+
+
+# Characters that move the cursor, change the terminal or turn the direction of text; a tab and the
+# end of a line do not.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_COLORS = re.compile("\x1b\\[[0-9;]*m")
+
+
+def escape_control(character: str) -> str:
+    """Return a control character as Python writes it.
+
+    >>> escape_control(chr(27))
+    '\\\\x1b'
+    """
+    return character.encode("unicode_escape").decode()
+
+
+def show_controls(
+    text: str,
+    keep: str = "",
+    *,
+    colors: bool = False,
+    write: Callable[[str], str] = escape_control,
+) -> str:
+    """Return text in which control characters are visible, so that a terminal obeys none of them.
+
+    `keep` has characters that stay as they are; with `colors`, colour codes stay too. `write` says
+    how a character is written.
+
+    >>> show_controls("a\\x1b]0;b\\x07")
+    'a\\\\x1b]0;b\\\\x07'
+    """
+    if colors:
+        kept = _COLORS.findall(text)
+        pieces = [show_controls(piece, keep) for piece in _COLORS.split(text)]
+        return pieces[0] + "".join(map("".join, zip(kept, pieces[1:], strict=True)))
+    return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else write(found[0]), text)
 
 
 def format_duration(seconds: float) -> str:

@@ -37,6 +37,8 @@ DEFAULT_METRIC = "value"
 
 # The last epoch of trials whose length only their training function knows: none reaches it.
 OPEN_ENDED = 1_000_000
+# Generators that propose a known number of configs.
+FINITE_GENERATORS = ("grid", "queued")
 
 
 class Status(StrEnum):

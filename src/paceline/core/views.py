@@ -77,6 +77,18 @@ class CalibrationView(Protocol):
         """Return the probability of `loss` or lower, corrected by earlier forecasts."""
         ...
 
+    def correct(self, stated: float) -> float:
+        """Return a probability that a forecast states, corrected by earlier forecasts.
+
+        The order of two probabilities stays: the larger one is never corrected to less.
+        """
+        ...
+
+    @property
+    def scored(self) -> int:
+        """The number of forecasts whose first epoch was reported, so that it shows their errors."""
+        ...
+
     @property
     def distrust(self) -> str:
         """Why forecasts should not be used now; empty if they may be used."""

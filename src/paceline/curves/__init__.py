@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from paceline.curves.last_value import Last as Last
     from paceline.curves.pfn.model import Pfn as Pfn
     from paceline.curves.pfn.model import PfnStudy as PfnStudy
+    from paceline.curves.published.model import Published as Published
 
 # The module of each public class.
 _MODULES = {
@@ -18,6 +19,7 @@ _MODULES = {
     "Last": "paceline.curves.last_value",
     "Pfn": "paceline.curves.pfn.model",
     "PfnStudy": "paceline.curves.pfn.model",
+    "Published": "paceline.curves.published.model",
 }
 
 __all__ = sorted(_MODULES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
+from paceline.core.curve_requests import forecast_curves
 from paceline.core.decisions import AskForecast, AskProposal
 from paceline.core.errors import PacelineError
 from paceline.core.events import Forecasted, Proposed
@@ -56,7 +57,7 @@ def _forecast(ask: AskForecast, model: CurveModel, study: StudyView) -> Callable
     def work() -> Forecasted:
         note = ""
         try:
-            (forecast,) = model.forecast([history])
+            (forecast,) = forecast_curves(model, [history])
         except Exception as error:
             # A model may be a plug-in: whatever it raises, the study goes on without it.
             forecast, note = None, f"the curve model failed: {error}"

@@ -89,6 +89,8 @@ def run(
                     Commanded(at=now, number=number, command=command)
                     for number, command in inbox(state.inbox)
                 ]
+                if state.end is not None:
+                    break  # what looked into the inbox has ended the study
             timeout_s = look_at - now
         events = events or engine.wait(timeout_s)
         if events is None:

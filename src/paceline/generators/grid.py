@@ -72,6 +72,12 @@ class Grid(BasePart):
         self._pick(number, top, values)
         return self._space.fill(lambda dimension: values[dimension.name])
 
+    def count_left(self, number: int, study: StudyView) -> int | None:
+        """Return how many configs are left from this number on; None: other draws follow."""
+        if self._draws and _has_limit(study):
+            return None
+        return max(0, len(self._first) + self._count(self._under[None]) - number)
+
     def _draw_others(self, number: int, study: StudyView) -> dict[str, Value]:
         """Return a draw for each dimension; those of the grid are replaced."""
         rng = stream(study.spec.seed, "config", number)

@@ -21,5 +21,9 @@ class Queued(BasePart):
     def __init__(self, *, configs: list[dict[str, Any]]) -> None:
         self._configs = configs
 
+    def count_left(self, number: int, study: StudyView) -> int | None:
+        """Return how many configs are left from this number on."""
+        return max(0, len(self._configs) - number)
+
     def propose(self, number: int, study: StudyView) -> Config | None:
         return self._configs[number] if number < len(self._configs) else None

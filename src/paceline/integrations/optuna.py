@@ -18,6 +18,7 @@ from paceline.api.load import load
 from paceline.api.locations import make_temporary_folder
 from paceline.api.stored import open_existing
 from paceline.api.study import Study as PacelineStudy
+from paceline.api.study import tune as run_study
 from paceline.core.errors import SpecError, StoreError, TrialPruned, make_unknown_error
 from paceline.integrations import optuna_pruners as pruners
 from paceline.integrations.optuna_export import export
@@ -64,7 +65,7 @@ def tune(
     `pl.tune`, such as slots=4, policy="asha_stop" or progress=False.
     """
     given = {"n_trials": n_trials, "timeout": timeout, "direction": direction, **options}
-    return PacelineStudy(objective, **_translate(given)).run()
+    return run_study(objective, **_translate(given))
 
 
 def create_study(
@@ -157,7 +158,7 @@ class OptunaStudy:
             options.update(_translate({"n_jobs": n_jobs}))
         if others.get("show_progress_bar") is not None:
             options["progress"] = others["show_progress_bar"]
-        self._result = PacelineStudy(func, **self._add_first(options)).run()
+        self._result = run_study(func, **self._add_first(options))
 
     def ask(self) -> AskedTrial:
         """Return a trial to train in this program; `tell` its value afterwards."""

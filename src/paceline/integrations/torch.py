@@ -48,7 +48,7 @@ def gang(trial: Trial) -> Iterator[Gang]:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     distributed.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"tcp://{address}",
+        store=_meet(address, trial.rank, trial.size),
         rank=trial.rank,
         world_size=trial.size,
     )
@@ -125,6 +125,29 @@ class _DistributedModel(DistributedDataParallel):
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         return self.module.load_state_dict(*args, **kwargs)
+
+
+def _meet(address: str, rank: int, size: int) -> Any:  # noqa: ANN401 - torch does not export it
+    """Return the store by which the processes find each other.
+
+    PyTorch's own store listens on every network of the machine, and accepts every connection. This
+    one listens on the given address alone: on one machine, no other machine can reach it.
+    """
+    make: Any = distributed.TCPStore  # type: ignore[attr-defined] # torch does not say so
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if rank:
+        return make(host, int(port), size, is_master=False, use_libuv=False)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, int(port)), family=family, backlog=size)
+    return make(
+        host,
+        int(port),
+        size,
+        is_master=True,
+        master_listen_fd=listener.detach(),
+        use_libuv=False,
+    )
 
 
 def _find_interface(address: str) -> str:

@@ -16,7 +16,7 @@ from paceline.analysis.study_progress import count_planned_trials, describe_time
 from paceline.analysis.summary_text import count_statuses, describe_status
 from paceline.core import decisions as d
 from paceline.core import events as e
-from paceline.core.text import format_count, format_duration, format_metric
+from paceline.core.text import format_count, format_duration, format_metric, show_controls
 from paceline.core.values import OPEN_ENDED, Status
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class LineWriter:
         )
 
     def _write(self, lines: Sequence[str]) -> None:
-        self._stream.write("".join(f"{line}\n" for line in lines))
+        self._stream.write("".join(f"{show_controls(line)}\n" for line in lines))
         self._stream.flush()
 
 

@@ -139,7 +139,7 @@ def _render_head(state: StudyState, now: float, size: Size) -> list[Text]:
 def _format_time(state: StudyState, now: float) -> str:
     left = describe_time_left(state, now)
     spent = format_duration(now if now < 10 else round(now))
-    of_all = "" if state.deadline_s is None else f" of {format_duration(state.deadline_s)}"
+    of_all = "" if state.return_s is None else f" of {format_duration(state.return_s)}"
     return f"{spent}{of_all}" + (f", {left}" if left else "")
 
 

@@ -84,9 +84,9 @@ def _open_console(stream: TextIO) -> Console | None:
     if stream is None or not stream.isatty():
         return None
     # Imported here: rich takes longer to import than a study takes to start.
-    from rich.console import Console
+    from paceline.live.console import PlainConsole
 
-    console = Console(file=stream, markup=False, emoji=False, highlight=False)
+    console = PlainConsole(stream)
     return None if console.is_dumb_terminal else console
 
 

@@ -10,12 +10,13 @@ from bisect import bisect_left, insort
 from collections.abc import Collection
 from math import inf
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from paceline.core.values import AttemptId
+from paceline.machine.branch_saves import BranchSaves
 from paceline.machine.requirements import find_declared_width, find_stage_end
 from paceline.machine.timing import CriticalPath
 from paceline.machine.trial_state import TrialState
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from paceline.core.events import Reported
-    from paceline.core.values import TrialId
+    from paceline.core.values import StudySpec, TrialId
     from paceline.machine.timing import EpochTimes
     from paceline.machine.trial_state import AttemptState, Leaf
 
@@ -80,11 +81,12 @@ T = TypeVar("T")
 class Assignment:
     """Ready trials, assigned trials, and the attempts whose order may have to change."""
 
-    __slots__ = ("changed", "critical_path", "has_branches", "ready")
+    __slots__ = ("branch_saves", "changed", "critical_path", "has_branches", "ready")
 
     def __init__(self, epoch_times: EpochTimes) -> None:
         self.ready = ReadyQueue()
         self.critical_path = CriticalPath(epoch_times)
+        self.branch_saves = BranchSaves(self.critical_path)
         # Whether any two trials part after a common prefix.
         self.has_branches = False
         # Attempts whose members or goals changed since their orders were last planned.
@@ -247,7 +249,9 @@ def _find_attempt(trial: TrialState, known: int) -> AttemptState | None:
     for node in path_to_root(find_node(leaf, known + 1)):
         # An attempt that has trained nothing yet may be too narrow for this trial's next stage.
         wide = [
-            each for each in node.attempts if find_declared_width(trial, each.start) <= each.width
+            each
+            for each in node.attempts
+            if find_declared_width(trial, each.stage_start) <= each.width
         ]
         if wide:
             attempt = max(wide, key=lambda attempt: (attempt.epoch, -attempt.id))
@@ -283,7 +287,15 @@ class Stage(Struct, frozen=True):
     order: AttemptOrder
 
 
-def plan_stage(trial: TrialState) -> Stage:
+class PlannedStudy(Protocol):
+    """A study as the planning of orders reads it."""
+
+    spec: StudySpec
+    closed: bool
+    assignment: Assignment
+
+
+def plan_stage(trial: TrialState, study: PlannedStudy) -> Stage:
     """Return what to launch for a ready trial: from its latest checkpoint to its goal."""
     leaf = trial.leaf
     saved = None
@@ -291,12 +303,46 @@ def plan_stage(trial: TrialState) -> Stage:
         saved = find_checkpoint(leaf, last_known_epoch(leaf))
     start, source = saved if saved is not None else (0, None)
     order = _serve_members(find_members(trial, start), trial, start, ())
-    return Stage(start, source, _cut_to_stage(order, start))
+    return Stage(start, source, _add_branch_saves(_cut_to_stage(order, start), start, (), study))
 
 
-def plan_order(attempt: AttemptState, critical_path: CriticalPath) -> AttemptOrder:
-    """Return the order that serves the attempt's members from here on, at the width it needs."""
-    return _cut_to_stage(_plan_uncut(attempt, critical_path), attempt.start)
+def plan_order(
+    attempt: AttemptState, study: PlannedStudy, stage_start: int | None = None
+) -> AttemptOrder:
+    """Return the order that serves the attempt's members from here on, at the width it needs.
+
+    None: in its present stage.
+    """
+    order = _plan_uncut(attempt, study.assignment.critical_path)
+    order = _cut_to_stage(order, attempt.stage_start if stage_start is None else stage_start)
+    if attempt.must_yield:
+        return order
+    before = attempt.save_at if order.trial is attempt.trial else ()
+    # At its goal it has not begun the next epoch: it may still save here.
+    passed = attempt.epoch - 1 if attempt.saves_here else attempt.epoch
+    return _add_branch_saves(order, passed, before, study)
+
+
+def _add_branch_saves(
+    order: AttemptOrder, passed: int, before: tuple[int, ...], study: PlannedStudy
+) -> AttemptOrder:
+    """Return the order with saves, after the epochs `passed`, where trials are likely to branch.
+
+    Those of the order `before` stay: an attempt is not told again and again.
+    """
+    branch_saves = study.assignment.branch_saves
+    candidates = branch_saves.list_candidates(passed, order.goal)
+    if not candidates:
+        return order
+    kept = {*order.save_at, *(each for each in before if each in candidates)}
+    saved = find_checkpoint(order.trial.leaf, passed)
+    since = 0 if saved is None else saved[0]
+    closed = study.closed and not study.spec.standing
+    for each in sorted({*candidates, *kept}):
+        if each in kept or branch_saves.is_worth(order.trial, since, each, closed=closed):
+            kept.add(each)
+            since = each
+    return AttemptOrder(order.trial, order.goal, tuple(sorted(kept)))
 
 
 def _plan_uncut(attempt: AttemptState, critical_path: CriticalPath) -> AttemptOrder:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _PRIOR = 50.0
 # Chances are judged by the last _RECENT scored ones, once there are _LEAST.
 _RECENT, _LEAST = 100, 20
+# A model is wrong if fewer than half of its last losses lie in its 95 % intervals.
+_COVERED, _LEAST_COVERED = 0.5, 5
 # The shares of losses that the two central intervals should hold.
 _SHARES = (0.8, 0.95)
 # For the log score a row is blurred by this share of its size, so that no row is a point.
@@ -35,10 +37,10 @@ _BLUR = 0.001
 
 
 class _OpenForecast(NamedTuple):
-    """A forecast of one later epoch of a trial, to be scored when the epoch is reported."""
+    """A forecast of later epochs of a trial, to be scored when each is reported."""
 
     forecast: Forecast
-    # The best loss of the study at that time, and the chance to reach it.
+    # The best loss of the study at that time, and the chance to reach it at its first epoch.
     best: float
     chance: float
 
@@ -58,12 +60,14 @@ class Calibration:
         # For each scored chance: its squared error, and that of the base rate.
         self._errors: deque[tuple[float, float]] = deque(maxlen=_RECENT)
         self._judged = self._happened = 0
+        # Whether each of the last losses was inside its forecast's 95 % interval.
+        self._covered: deque[bool] = deque(maxlen=_RECENT)
 
     def add_forecast(self, trial: TrialId, forecast: Forecast, best: float) -> None:
         """Keep a forecast until its epochs are reported."""
         awaited = self._open.setdefault(trial, {})
+        opened = _OpenForecast(forecast, best, self.chance(forecast, forecast.epochs[0], best))
         for epoch in forecast.epochs:
-            opened = _OpenForecast(forecast, best, self.chance(forecast, epoch, best))
             awaited.setdefault(epoch, []).append(opened)
 
     def record_loss(self, trial: TrialId, epoch: int, loss: float) -> None:
@@ -80,6 +84,7 @@ class Calibration:
             self._logs += weight * _log_density(row, loss)
             if epoch == opened.forecast.epochs[0]:
                 self._judge(opened.chance, loss <= opened.best)
+                self._covered.append(is_covered(row, loss, _SHARES[-1]))
 
     def _judge(self, chance: float, happened: bool) -> None:
         base = (self._happened + 1.0) / (self._judged + 2.0)
@@ -93,7 +98,10 @@ class Calibration:
 
     def chance(self, forecast: Forecast, epoch: int, loss: float) -> float:
         """Return the probability of `loss` or lower, corrected by the scores of this study."""
-        stated = forecast.chance(epoch, loss)
+        return self.correct(forecast.chance(epoch, loss))
+
+    def correct(self, stated: float) -> float:
+        """Return a stated probability, corrected by the scores of this study."""
         if not self.met:
             return stated
         at = bisect_right(LEVELS, stated)
@@ -129,8 +137,18 @@ class Calibration:
         return own, base
 
     @property
+    def scored(self) -> int:
+        """The number of forecasts whose first epoch was reported."""
+        return self._judged
+
+    @property
     def distrust(self) -> str:
         """Why chances should not be used now; empty if they may be used."""
+        count, inside = len(self._covered), sum(self._covered)
+        if count >= _LEAST_COVERED and inside < _COVERED * count:
+            return (
+                f"forecasts have been wrong: {inside} of {count} losses were in the 95 % interval"
+            )
         scores = self.brier
         if scores is None:
             return ""

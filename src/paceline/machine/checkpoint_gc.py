@@ -81,7 +81,8 @@ def find_superfluous(state: StudyState, *, over: bool = False) -> list[Checkpoin
     return [
         name
         for name in names
-        if name not in needed and not (more and is_branch(index.records[name].trial, name[1]))
+        if name not in needed
+        and not (more and is_branch(state, index.records[name].trial, name[1]))
     ]
 
 
@@ -105,7 +106,7 @@ def find_over_budget(state: StudyState, *, over: bool = False) -> list[Checkpoin
     for name, record in index.records.items():
         node = find_node(record.trial.leaf, max(name[1], 1))
         kept = state.spec.saves.best is not None and name in asked
-        again = node in ahead or (more and is_branch(record.trial, name[1]))
+        again = node in ahead or (more and is_branch(state, record.trial, name[1]))
         again = again or (name[0] < 0 and may_get_trials(state))
         if kept or (again and not over):
             wanted.add(name)
@@ -149,10 +150,7 @@ def price_in_slot_seconds(
 
 def may_share_prefixes(state: StudyState) -> bool:
     """Say whether trials may still come that share a prefix with an existing one."""
-    # If no two trials share a prefix so far, as with rates drawn from a range, none will.
-    paths = len(state.trials) + len(state.reused.trials)
-    alike = len(state.tree.roots) < max(2, paths)
-    return state.spec.share and may_get_trials(state) and alike
+    return state.spec.share and may_get_trials(state)
 
 
 def may_get_trials(state: StudyState) -> bool:
@@ -161,21 +159,12 @@ def may_get_trials(state: StudyState) -> bool:
     return state.spec.standing or not state.closed
 
 
-def is_branch(trial: TrialState, epoch: int) -> bool:
+def is_branch(state: StudyState, trial: TrialState, epoch: int) -> bool:
     """Say whether trials branch after this epoch of a trial's path, or are likely to."""
     if not 0 < epoch < trial.spec.epochs:
         return False
-    node = find_node(trial.leaf, epoch)
-    if node.end == epoch:
-        return True
-    # They branch where a setting changes that has held for a while. With values that change in
-    # every epoch, each epoch would be a branch: too many to keep.
-    before = node.start
-    for until, _ in node.stretches:
-        if until >= epoch:
-            return until == epoch and until - before > 1
-        before = until
-    return False
+    closed = not may_get_trials(state)
+    return state.assignment.branch_saves.is_likely(trial, epoch, closed=closed)
 
 
 def _results(state: StudyState, *, over: bool) -> set[int] | None:

@@ -49,6 +49,8 @@ class GroupState:
         self.best_epoch = 0
         # Set by the scheduler before it asks the policy for a pick; not part of the fold.
         self.new = False
+        # The attempt that counts as ended while the scheduler asks what its slots are for next.
+        self.ending: AttemptState | None = None
         # Epochs trained by attempts launched for it; those trained again after a crash; reports
         # seen by its trials, which are more than epochs if trials share prefixes.
         self.epochs_trained = 0
@@ -87,6 +89,8 @@ class GroupState:
         def slot_seconds(self) -> float: ...
         @property
         def deadline_s(self) -> float | None: ...
+        @property
+        def return_s(self) -> float | None: ...
         @property
         def reused(self) -> ReusedPrefixes: ...
         @property
@@ -151,6 +155,7 @@ class Group(GroupState):
         return sum(
             any(trial.group == self.index for trial in (attempt.trial, *attempt.members))
             for attempt in self._attempts.values()
+            if attempt is not self._whole.ending
         )
 
     @property
@@ -169,6 +174,10 @@ class Group(GroupState):
     @property
     def deadline_s(self) -> float | None:
         return self._whole.deadline_s
+
+    @property
+    def return_s(self) -> float | None:
+        return self._whole.return_s
 
     @property
     def reused(self) -> ReusedPrefixes:
@@ -260,8 +269,15 @@ class Groups(Sequence[Group]):
         going = [group for group in self._groups if group.end is None]
         # Rounded: sums of floats differ in their last digits.
         return sorted(
-            going, key=lambda g: (round(g.slot_time.used(now), 6), g.slot_time.held, g.index)
+            going, key=lambda g: (round(g.slot_time.used(now), 6), self._count_held(g), g.index)
         )
+
+    def _count_held(self, group: Group) -> float:
+        """Return the width that a group holds without the attempt that counts as ended."""
+        ending, held = self.whole.ending, group.slot_time.held
+        if ending is None or ending.trial.group != group.index:
+            return held
+        return held - ending.width
 
     def take(self, entry: Entry, subject: TrialState | None) -> None:
         """Fold in an entry that the whole study has just folded in."""

@@ -48,7 +48,7 @@ def idle_slots_are_usable_and_not_held(state: StudyState) -> Iterator[str]:
 def no_stage_is_narrower_than_it_needs(state: StudyState) -> Iterator[str]:
     """An attempt has the width that its stage needs, and goes no further than the stage."""
     for attempt in state.attempts.values():
-        needs = [need for need in attempt.trial.needs if need[0] > attempt.start][:1]
+        needs = [need for need in attempt.trial.needs if need[0] > attempt.stage_start][:1]
         for until, least in needs:
             if attempt.width < least - _DUST:
                 yield f"attempt {attempt.id} is {attempt.width:g} wide and needs {least:g}"
@@ -209,6 +209,22 @@ def statuses_match_their_definitions(state: StudyState) -> Iterator[str]:
             yield f"trial {trial.id} is ready for nothing"
 
 
+def no_attempt_is_cut_and_relaunched_for_nothing(state: StudyState) -> Iterator[str]:
+    """An attempt that ended at our order is not launched again with nothing in between.
+
+    At our order: it reached the goal that the policy gave it or cut, or it made room for a resize;
+    not by a failure, and not because its slots went or its next stage needs another width. Again:
+    the next launch is for the same trial at the same width. Nothing in between: from the order to
+    the launch every event was about this attempt, no other trial saw a report, and no decision
+    opened, continued, launched or ended another trial.
+    """
+    for trial, epoch, attempt in state.relaunches.found:
+        yield (
+            f"trial {trial} was cut at epoch {epoch} and launched again as attempt {attempt} with "
+            "nothing in between"
+        )
+
+
 INVARIANTS: tuple[Callable[[StudyState], Iterator[str]], ...] = (
     no_slot_is_overcommitted,
     idle_slots_are_usable_and_not_held,
@@ -225,6 +241,7 @@ INVARIANTS: tuple[Callable[[StudyState], Iterator[str]], ...] = (
     pending_requests_are_about_existing_trials,
     groups_add_up_to_the_study,
     statuses_match_their_definitions,
+    no_attempt_is_cut_and_relaunched_for_nothing,
 )
 
 

@@ -14,6 +14,12 @@ from paceline.core import events as e
 from paceline.core.decisions import Step
 from paceline.core.values import Status
 from paceline.machine.assignment import AttemptOrder, plan_order
+from paceline.machine.continuation import (
+    continue_if_next,
+    is_about_to_end,
+    is_move_void,
+    may_begin_stage,
+)
 from paceline.machine.decider import Decider
 from paceline.machine.failures import shorten_place
 from paceline.machine.scheduler import Scheduler, choose_slots_to_retire
@@ -23,8 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paceline.core.decisions import Entry
+    from paceline.core.values import AttemptId
     from paceline.machine.decider import Parts
-    from paceline.machine.trial_state import TrialState
+    from paceline.machine.trial_state import AttemptState, TrialState
 
 # Why a study without a space opens no further trials.
 NO_PARAMS = (
@@ -57,7 +64,7 @@ class Machine:
             if react is not None:
                 react(self, event)
             if state.end is None and not _is_followed(event):
-                self._settle()
+                self._settle(event)
         return Step(number, event, tuple(decisions)) if decisions else Step(number, event)
 
     def fold(self, step: Step) -> None:
@@ -71,7 +78,7 @@ class Machine:
         """Fold one entry into the state and show it to the parts."""
         self._decider.take(entry)
 
-    def _settle(self) -> None:
+    def _settle(self, event: e.AnyEvent) -> None:
         """Bring orders in line and fill what is free, if something can have changed."""
         state = self.state
         if state.assignment.changed:
@@ -81,17 +88,37 @@ class Machine:
             self._scheduler.fill()
             if state.assignment.changed:
                 self._amend()
+        if type(event) is e.Reported and state.end is None:
+            self._continue(event.attempt)
         if state.checkpoints.to_recheck:
             self._decider.drop_checkpoints()
         if (state.is_limited or not state.attempts) and state.end is None:
             self._scheduler.watch()
+
+    def _continue(self, number: AttemptId) -> None:
+        """Let an attempt that has done its order train on if its slots are for its trial again."""
+        state = self.state
+        attempt = state.attempts.get(number)
+        if attempt is None or attempt.epoch < attempt.goal:
+            return
+        if attempt.must_yield and is_move_void(attempt, self._scheduler, state):
+            why = f"the slots for width {state.moving[attempt.trial.id]:g} have gone"
+            self._decider.decide(d.Resize(attempt=number, width=attempt.width, why=why))
+            self._amend()
+        if is_about_to_end(attempt):
+            continue_if_next(attempt, self._scheduler, self._decider)
+            if state.assignment.changed:
+                self._amend()
+        if state.end is None and may_begin_stage(attempt, self._scheduler, state):
+            self._order(attempt, plan_order(attempt, state, stage_start=attempt.epoch))
 
     def _end_if_spent(self) -> bool:
         """End the study if its time or its slot time is used up."""
         state = self.state
         deadline, limit = state.deadline_s, state.spec.budget.slot_seconds
         if deadline is not None and state.now >= deadline:
-            cause, why = d.EndCause.DEADLINE, f"the deadline of {deadline:g} s has come"
+            cause = d.EndCause.DEADLINE
+            why = f"the deadline of {state.return_s:g} s has come"
         # A sum of many floats may miss the limit by its last digits.
         elif limit is not None and state.slot_seconds >= limit * (1 - 1e-9):
             cause, why = d.EndCause.SLOT_SECONDS, f"{limit:g} slot-seconds are used up"
@@ -110,7 +137,7 @@ class Machine:
             for trial in list(self.state.trials):
                 self._decider.readmit(trial)
 
-    def _begun(self, event: e.Opened | e.Resumed | e.Extended) -> None:
+    def _begun(self, event: e.Opened | e.Resumed | e.Extended | e.DeadlineChanged) -> None:
         deadline = self.state.deadline_s
         if deadline is not None:
             self._decider.decide(d.WakeAt(at=deadline, why="the deadline ends the study"))
@@ -200,18 +227,21 @@ class Machine:
             if not attempt.members and not attempt.trial.alive:
                 decide(d.Halt(attempt=attempt.id, why="no trial needs it any more"))
                 continue
-            order = plan_order(attempt, state.assignment.critical_path)
+            order = plan_order(attempt, state)
             if order != AttemptOrder(attempt.trial, attempt.goal, attempt.save_at):
-                decide(
-                    d.Amend(
-                        attempt=attempt.id,
-                        version=attempt.version + 1,
-                        trial=order.trial.id,
-                        goal=order.goal,
-                        save_at=order.save_at,
-                        why=_explain_amend(attempt.goal, order.goal),
-                    )
-                )
+                self._order(attempt, order)
+
+    def _order(self, attempt: AttemptState, order: AttemptOrder) -> None:
+        self._decider.decide(
+            d.Amend(
+                attempt=attempt.id,
+                version=attempt.version + 1,
+                trial=order.trial.id,
+                goal=order.goal,
+                save_at=order.save_at,
+                why=_explain_amend(attempt.goal, order.goal),
+            )
+        )
 
 
 def _is_followed(event: e.AnyEvent) -> bool:
@@ -234,6 +264,7 @@ _REACT: dict[type, Callable[[Machine, Any], None]] = {
     e.Opened: Machine._begun,
     e.Resumed: Machine._begun,
     e.Extended: Machine._extended,
+    e.DeadlineChanged: Machine._begun,
     e.Reported: Machine._reported,
     e.Ended: Machine._attempt_ended,
     e.Forecasted: Machine._subject,

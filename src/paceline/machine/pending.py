@@ -65,6 +65,11 @@ class PendingRequests:
         """Add a request for a wake."""
         self.wakes.add((ask.at, ask.trial))
 
+    def forget_wake(self, at: float | None) -> None:
+        """Forget the wake at a deadline that no longer holds."""
+        if at is not None:
+            self.wakes.discard((at, None))
+
     def forget_limits(self) -> None:
         """Forget what an extension changes: wake-ups at limits, and generators that had ended."""
         self.wakes = {wake for wake in self.wakes if wake[1] is not None}

@@ -92,7 +92,9 @@ def find_stage_end(trial: TrialState, start: int) -> int:
 def is_ending_for_width(attempt: AttemptState) -> bool:
     """Say whether an attempt ends at its epoch because the next one needs another width."""
     trial = attempt.trial
-    return bool(trial.needs) and trial.goal > attempt.epoch == find_stage_end(trial, attempt.start)
+    return bool(trial.needs) and trial.goal > attempt.epoch == find_stage_end(
+        trial, attempt.stage_start
+    )
 
 
 def find_declared_width(trial: TrialState, start: int) -> float:
@@ -100,16 +102,20 @@ def find_declared_width(trial: TrialState, start: int) -> float:
     return next((least for until, least in trial.needs if until > start), 0.0)
 
 
-def find_least_width(trial: TrialState, unmeasured: float) -> float:
-    """Return the least width for the trial's present or next stage.
+def find_least_width(
+    trial: TrialState, unmeasured: float, ending: AttemptState | None = None
+) -> float:
+    """Return the least width for the trial's present or next stage; `ending` counts as ended.
 
     A declared width is not measured, but a trial that ran out of memory gets a whole slot anyway.
     Without a declaration, the measured memory decides.
     """
     if not trial.needs:
         return trial.least_width or unmeasured
-    if trial.attempt is not None:
-        start = trial.attempt.start
+    if ending is not None and ending.trial is trial:
+        start = ending.epoch
+    elif trial.attempt is not None:
+        start = trial.attempt.stage_start
     else:
         start, _ = find_checkpoint(trial.leaf, last_known_epoch(trial.leaf)) or (0, 0)
     return max(

@@ -15,11 +15,16 @@ from paceline.core.errors import SpecError
 from paceline.core.text import format_count
 from paceline.machine.assignment import plan_stage
 from paceline.machine.checkpoint_gc import may_get_trials
-from paceline.machine.requirements import explain_unmet_needs, find_least_width
+from paceline.machine.openings import count_new
+from paceline.machine.requirements import (
+    explain_unmet_needs,
+    find_least_width,
+)
+from paceline.machine.slot_sharing import find_held_width, find_kept_slot, find_share
 from paceline.plan.settings import canonicalize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from paceline.core.ports import Demand, Generator, Pick
     from paceline.core.values import Config, SlotId, TrialId
@@ -38,7 +43,8 @@ REST = 10.0
 def remaining_s(attempt: AttemptState, state: StudyState) -> float:
     """Return the seconds to the attempt's goal at its width, or to the deadline if sooner."""
     times, trial = state.epoch_times, attempt.trial
-    goal = (attempt.goal - attempt.epoch) * times.epoch_s(trial.id) / times.speed(attempt.width)
+    speed = times.speed(find_held_width(attempt, state))
+    goal = (attempt.goal - attempt.epoch) * times.epoch_s(trial.id) / speed
     return goal if state.deadline_s is None else min(goal, state.deadline_s - state.now)
 
 
@@ -52,13 +58,27 @@ def may_move(attempt: AttemptState, state: StudyState) -> bool:
 def explain_widening(attempt: AttemptState, width: float, state: StudyState) -> str | None:
     """Return why widening pays; None if it does not."""
     times = state.epoch_times
-    left, move = remaining_s(attempt, state), times.move_s
-    now, then = times.speed(attempt.width), times.speed(width)
+    left, move, held = remaining_s(attempt, state), times.move_s, find_held_width(attempt, state)
+    now, then = times.speed(held), times.speed(width)
     if then * (left - move) <= MARGIN * now * left:
         return None
     return (
-        f"width {width:g} instead of {attempt.width:g} is {then / now:.3g} times as fast, for the "
+        f"width {width:g} instead of {held:.3g} is {then / now:.3g} times as fast, for the "
         f"{left:.4g} s it has left; a move costs {move:.3g} s"
+    )
+
+
+def explain_leaving(attempt: AttemptState, state: StudyState) -> str | None:
+    """Return why leaving a shared slot pays even if no other is free; None if it does not."""
+    held, times = find_held_width(attempt, state), state.epoch_times
+    if held >= 1.0 or remaining_s(attempt, state) <= times.move_s:
+        return None
+    trials, total = round(1.0 / held), times.speed(held) / held
+    if total * MARGIN >= 1.0:
+        return None
+    return (
+        f"the {trials} trials on its slot train {total:.2g} times as much in total as one alone: "
+        "it goes on when a slot is free"
     )
 
 
@@ -75,13 +95,29 @@ def explain_narrowing(
     )
 
 
+def find_dedicated_width(trial: TrialState, state: StudyState) -> float:
+    """Return the width that the policy dedicates to the trial, as far as there are slots; or 0."""
+    return min(trial.dedicated, float(state.spec.span), float(max(1, state.capacity)))
+
+
 def count_spare_slots(state: StudyState) -> int:
     """Return the number of idle slots that no moving trial is about to take."""
     taken = 0
     for number, width in state.moving.items():
         attempt = state.trials[number].attempt
-        taken += int(width) if attempt is None else count_extra_slots(attempt, width, state)
-    return len(state.slots.idle) - taken
+        # Slots that a move will free are not idle yet: a trial must not widen into them.
+        extra = int(width) if attempt is None else count_extra_slots(attempt, width, state)
+        taken += max(0, extra)
+    return len(state.slots.idle) + count_ending_slots(state) - taken
+
+
+def count_ending_slots(state: StudyState) -> int:
+    """Return the number of slots that become idle with the attempt that counts as ended."""
+    ending = state.ending
+    if ending is None:
+        return 0
+    own = min(ending.width, 1.0) + 1e-9
+    return sum(state.slots.held[slot] <= own for slot in ending.slots)
 
 
 def count_extra_slots(attempt: AttemptState, width: float, state: StudyState) -> int:
@@ -109,6 +145,8 @@ class Scheduler:
         self._state = decider.state
         self._parts = parts.each
         self._allocator = parts.allocator
+        # Whether it chooses by what sharing a slot was measured to cost.
+        self._measures: bool = getattr(parts.allocator, "measures_sharing", False)
 
     def fill(self) -> None:
         """Start the trials that the policy picks; give slots that remain to running trials.
@@ -126,38 +164,61 @@ class Scheduler:
             # No other trial starts meanwhile: the moved one might wait for its slots for ever.
             held = any(number in state.ready for number in state.moving)
         while not (held or state.end) and (slots.idle or slots.partial or state.elastic):
-            group, pick = self._ask_policies()
-            room = slots.idle or slots.partial
-            if pick is None or not room or not self._start(group, pick):
+            group, pick = self.ask_policies()
+            room = pick is not None and self._has_room()
+            if pick is None or not room or self._claim(pick) or not self._start(group, pick):
                 break
             launched = True
         # The slot that an awaited proposal is for is not left over.
         if state.elastic and not (launched or state.end or state.pending.awaited):
-            self._resize(coming=pick is not None and pick.trial is None)
+            self._resize(pick, is_quiet=pick is None and not held)
         if slots.nodes and slots.idle and not state.end:
             self._give_back()
+
+    def _claim(self, pick: Pick) -> bool:
+        """Widen running trials before a new one starts, if the allocator puts them first.
+
+        True: the slots that are idle are theirs.
+        """
+        state = self._state
+        widths = _list_dedicated(state) if state.elastic else {}
+        if pick.trial is None and getattr(self._allocator, "widens_first", False):
+            placed = self._allocator.place(self._list_demands(None, coming=True), state)
+            widths = {**widths, **placed}
+        spare = count_spare_slots(state)
+        for attempt, wanted in _list_moves(widths, state):
+            # As wide as it can be now: slots become free one by one.
+            width = min(wanted, float(int(find_held_width(attempt, state)) + spare))
+            if width <= max(1.0, attempt.width):
+                continue
+            why = explain_widening(attempt, width, state)
+            if why is not None:
+                spare -= count_extra_slots(attempt, width, state)
+                self._decider.decide(d.Resize(attempt=attempt.id, width=width, why=why))
+        return bool(state.moving) and spare <= 0
 
     def _launch_moved(self) -> bool:
         """Launch the trials that have saved to change their width."""
         state = self._state
         launched = False
+        state.new = self.may_open()
         for number in [number for number in state.moving if number in state.ready]:
             why = _MOVED if state.moving[number] else _NEEDED
             launched = self._launch(state.trials[number], why) or launched
         return launched
 
-    def _ask_policies(self) -> tuple[GroupState, Pick | None]:
+    def ask_policies(self) -> tuple[GroupState, Pick | None]:
         """Ask for a pick: of several studies, the first in turn that wants a slot."""
         state = self._state
         if state.together is None:
             return state, self._pick(state)
-        room = state.free
+        room = state.free + count_ending_slots(state)
         for group in state.together.order_by_use(state.now):
             pick = self._pick(group)
             state.new = group.new
             if pick is not None:
                 return group, pick
-            if room > 0 and group.is_quiet:
+            if room > 0 and state.ending is None and group.is_quiet:
                 self._decider.end_group(group, *self._explain_quiet(group))
             # A slot for which a proposal is awaited is not free for the next study.
             awaited = state.pending.count_awaited(group.index)
@@ -218,8 +279,15 @@ class Scheduler:
         else:
             trial = state.trials[pick.trial]
             if trial.alive and until > max(trial.goal, trial.epoch):
-                go = d.Go(trial=trial.id, until=until, label=pick.label, why=pick.why)
-                decider.decide(go)
+                decider.decide(
+                    d.Go(
+                        trial=trial.id,
+                        until=until,
+                        label=pick.label,
+                        width=pick.width,
+                        why=pick.why,
+                    )
+                )
             elif trial.id not in state.ready:
                 return False  # a policy that picks such a trial would never stop
         if trial.leaf.losses or trial.leaf.parent is not None:
@@ -243,18 +311,12 @@ class Scheduler:
         least = find_least_width(trial, state.least_width)
         if least > state.slots.capacity:
             return self._give_up(trial)
-        wanted = state.moving.get(trial.id)
-        if not wanted:
-            widths = self._allocator.place(_Demands(state, trial, coming=state.new), state)
-            wanted = widths.get(trial.id, 1.0)
-        width = _round_width(least if least > wanted else wanted, state)
-        if width > 1.0:
-            width = float(max(min(int(width), len(state.slots.idle)), int(least), 1))
-        stage = plan_stage(trial)
+        width = self.choose_width(trial, least, len(state.slots.idle))
+        stage = plan_stage(trial, state)
         near = ""
         if state.slots.nodes and stage.source is not None:
             near = state.checkpoints.nodes.get(stage.source, "")
-        slots = state.slots.find(width, near)
+        slots = state.slots.find(width, near) if width >= 1.0 else self._find_share(width, near)
         if slots is None:
             return False
         order = stage.order
@@ -273,6 +335,47 @@ class Scheduler:
         )
         return True
 
+    def choose_width(self, trial: TrialState, least: float, idle: int) -> float:
+        """Return the width for a trial that needs at least this, with `idle` slots idle."""
+        state = self._state
+        wanted = state.moving.get(trial.id)
+        if not wanted:
+            widths = self._allocator.place(self._list_demands(trial, coming=state.new), state)
+            wanted = max(widths.get(trial.id, 1.0), find_dedicated_width(trial, state))
+        width = _round_width(least if least > wanted else wanted, state)
+        return float(max(min(int(width), idle), int(least), 1)) if width > 1.0 else width
+
+    def _find_share(self, width: float, near: str) -> tuple[SlotId, ...] | None:
+        return find_share(width, near, self._state, self._expected, measure=self._measures)
+
+    def _has_room(self) -> bool:
+        """Say whether a slot is free, or a share of one that another trial may join."""
+        slots = self._state.slots
+        if slots.idle or not slots.partial or not self._measures:
+            return bool(slots.idle or slots.partial)
+        kept = find_kept_slot(self._state, self._expected)
+        return any(slot != kept for slot in slots.partial)
+
+    def _list_demands(self, trial: TrialState | None, *, coming: bool) -> _Demands:
+        return _Demands(self._state, trial, coming=coming, expected=self._expected)
+
+    def _expected(self) -> float:
+        """Return how many more trials the policies would start if slots were free."""
+        going = (group for group in self._state.groups if group.end is None)
+        return sum(self._count_waiting(group) for group in going)
+
+    def may_open(self) -> bool:
+        """Say whether new trials would be opened if slots were free."""
+        groups = (group for group in self._state.groups if group.end is None)
+        return any(count_new(group, *self._parts[group.index]) >= 1 for group in groups)
+
+    def _count_waiting(self, group: GroupState) -> float:
+        policy, generator = self._parts[group.index]
+        new = count_new(group, policy, generator)
+        # Parts of another package may lack these methods.
+        count: Callable[[GroupState, float], float] | None = getattr(policy, "count_waiting", None)
+        return new if count is None else count(group, new)
+
     def _give_up(self, trial: TrialState) -> bool:
         """Fail a trial whose slots have gone, unless something that runs may still free some."""
         why = explain_unmet_needs(trial, self._state.capacity)
@@ -281,17 +384,27 @@ class Scheduler:
         self._decider.decide(d.Fail(trial=trial.id, why=why))
         return True
 
-    def _resize(self, *, coming: bool) -> None:
-        """Move running attempts to the widths that the allocator gives, if that pays."""
+    def _resize(self, pick: Pick | None, *, is_quiet: bool) -> None:
+        """Move running attempts to the widths that the allocator gives, if that pays.
+
+        `is_quiet`: the policies would start no other trial now.
+        """
         state = self._state
         if not (state.attempts and state.capacity):
             return
-        demands = _Demands(state, None, coming=coming)
-        moves = _list_moves(self._allocator.place(demands, state), state)
+        coming = pick is not None and pick.trial is None
+        expected = (lambda: 0.0) if is_quiet else self._expected
+        demands = _Demands(state, None, coming=coming, expected=expected)
+        placed = self._allocator.place(demands, state)
+        moves = _list_moves({**_list_dedicated(state), **placed}, state)
         spare = count_spare_slots(state)
         short = coming or bool(state.ready)
         for attempt, width in moves:
             if width > attempt.width:
+                leaving = explain_leaving(attempt, state)
+                if leaving is not None:
+                    self._decider.decide(d.Resize(attempt=attempt.id, width=width, why=leaving))
+                    continue
                 why = explain_widening(attempt, width, state)
                 more = count_extra_slots(attempt, width, state)
                 if why is not None and more <= spare and not short:
@@ -350,6 +463,17 @@ class Scheduler:
         return cause, f"no more trials after {opened}: {trouble}"
 
 
+def _list_dedicated(state: StudyState) -> dict[TrialId, float]:
+    """Return the widths of running trials that hold less than their policy dedicates to them."""
+    trials = (attempt.trial for attempt in state.attempts.values())
+    dedicated = {trial.id: find_dedicated_width(trial, state) for trial in trials}
+    return {
+        number: width
+        for number, width in dedicated.items()
+        if width > 1.0 and (attempt := state.trials[number].attempt) and attempt.width < width
+    }
+
+
 def _list_moves(
     widths: Mapping[TrialId, float], state: StudyState
 ) -> list[tuple[AttemptState, float]]:
@@ -364,8 +488,13 @@ def _list_moves(
         trial = state.trials[number]
         attempt = trial.attempt
         if attempt is not None and attempt.trial is trial and may_move(attempt, state):
-            width = _round_width(max(wanted, find_least_width(trial, state.least_width)), state)
-            if width != attempt.width:
+            least = find_least_width(trial, state.least_width)
+            least = max(least, find_dedicated_width(trial, state))
+            width = _round_width(max(wanted, least), state)
+            # A trial that may share its slot is as wide as those beside it leave room for.
+            if width not in (attempt.width, find_held_width(attempt, state)) and (
+                max(width, attempt.width) >= 1.0
+            ):
                 moves.append((attempt, width))
     return moves
 
@@ -373,28 +502,45 @@ def _list_moves(
 class _Demands:
     """Demands of the asking, the running and the ready trials, computed when they are read."""
 
-    __slots__ = ("_state", "_trial", "coming")
+    __slots__ = ("_expected", "_state", "_trial", "coming")
 
-    def __init__(self, state: StudyState, trial: TrialState | None, *, coming: bool) -> None:
+    def __init__(
+        self,
+        state: StudyState,
+        trial: TrialState | None,
+        *,
+        coming: bool,
+        expected: Callable[[], float],
+    ) -> None:
         self._state = state
         self._trial = trial
+        self._expected = expected
         self.coming = coming
 
     @property
     def asking(self) -> Demand | None:
-        return None if self._trial is None else _Demand(self._trial, 0.0, self._state)
+        return None if self._trial is None else _Demand(self._trial, 0.0, (), self._state)
+
+    @property
+    def expected(self) -> float:
+        return self._expected()
+
+    @property
+    def idle(self) -> int:
+        return max(0, count_spare_slots(self._state))
 
     def running(self) -> Iterator[Demand]:
         for attempt in self._state.attempts.values():
-            if not attempt.is_halting:
-                width = self._state.moving.get(attempt.trial.id) or attempt.width
-                yield _Demand(attempt.trial, width, self._state)
+            if not (attempt.is_halting or attempt is self._state.ending):
+                width = self._state.moving.get(attempt.trial.id)
+                width = width or find_held_width(attempt, self._state)
+                yield _Demand(attempt.trial, width, attempt.slots, self._state)
 
     def ready(self) -> Iterator[Demand]:
         for number in self._state.ready:
             trial = self._state.trials[number]
             if trial is not self._trial:
-                yield _Demand(trial, 0.0, self._state)
+                yield _Demand(trial, 0.0, (), self._state)
 
     def speed(self, width: float) -> float:
         return self._state.epoch_times.speed(width)
@@ -404,14 +550,17 @@ class _Demands:
 
 
 class _Demand:
-    """The demand of a trial that holds this width."""
+    """The demand of a trial that holds this width of these slots."""
 
-    __slots__ = ("_state", "_trial", "width")
+    __slots__ = ("_state", "_trial", "slots", "width")
 
-    def __init__(self, trial: TrialState, width: float, state: StudyState) -> None:
+    def __init__(
+        self, trial: TrialState, width: float, slots: tuple[SlotId, ...], state: StudyState
+    ) -> None:
         self._trial = trial
         self._state = state
         self.width = width
+        self.slots = slots
 
     @property
     def trial(self) -> TrialId:
@@ -424,7 +573,7 @@ class _Demand:
 
     @property
     def least(self) -> float:
-        return find_least_width(self._trial, self._state.least_width)
+        return find_least_width(self._trial, self._state.least_width, self._state.ending)
 
 
 def _round_width(width: float, state: StudyState) -> float:

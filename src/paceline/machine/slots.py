@@ -61,14 +61,34 @@ class Slots:
         if width == 1.0 and not near:  # by far the most common
             return (self.idle[0],) if self.idle else None
         if width < 1.0:
-            for slot in [*self._on(near, self.partial), *self.partial]:
-                if self.held[slot] + width <= 1.0 + _TOLERANCE:
-                    return (slot,)
+            return self.find_share(width, near, spread=False)
         count = max(1, int(width))
         for idle in (self._on(near, self.idle), self.idle):
             if len(idle) >= count:
                 return tuple(idle[:count])
         return None
+
+    def find_share(
+        self, width: float, near: str = "", *, spread: bool, kept: SlotId | None = None
+    ) -> tuple[SlotId, ...] | None:
+        """Return the slot for an attempt with a share of one, but not `kept`; None: none has room.
+
+        Spread, an idle slot comes first; else a shared one does. Of several, that with the fewest
+        attempts.
+        """
+        room = [
+            slot
+            for slot in self.partial
+            if self.held[slot] + width <= 1.0 + _TOLERANCE and slot != kept
+        ]
+        for slots in (self.idle, room) if spread else (room, self.idle):
+            if slots:
+                return (min(slots, key=lambda slot: self._rank_share(slot, near)),)
+        return None
+
+    def _rank_share(self, slot: SlotId, near: str) -> tuple[bool, float, SlotId]:
+        # Rounded: sums of shares differ in their last digits.
+        return self.nodes.get(slot) != near, round(self.held.get(slot, 0.0), 6), slot
 
     def share(self, slots: Sequence[SlotId], width: float) -> float:
         """Return the actual share of an attempt of this width: a whole slot if it is alone."""

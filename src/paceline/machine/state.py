@@ -18,16 +18,18 @@ from paceline.machine.checkpoints import CheckpointIndex, CheckpointRecord
 from paceline.machine.failures import DETERMINISTIC, Failure, make_failure
 from paceline.machine.groups import Groups, GroupState
 from paceline.machine.pending import PendingRequests
+from paceline.machine.relaunches import Relaunches
 from paceline.machine.requirements import (
     explain_unmet_needs,
     extend_needs,
+    find_stage_end,
     is_ending_for_width,
 )
 from paceline.machine.reuse import ReusedPrefixes
+from paceline.machine.sharers import Sharers
 from paceline.machine.slots import Slots
 from paceline.machine.timing import EpochTimes
 from paceline.machine.trial_state import AttemptState, TrialState
-from paceline.plan.settings import list_stretches
 from paceline.plan.tree import Tree, find_node, last_shared_epoch
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ class StudyState(GroupState):
         # The options that a command asks to extend the study by; None: it is extended, or none did.
         self.wanted_options: dict[str, Value] | None = None
         self.deadline_s: float | None = None
+        # How long before the time the user gave training ends, for the end of the driver.
+        self.kept_s = 0.0
         self.end: d.End | None = None
         # Epochs trained again with another loss; reports that came late, twice or out of order.
         self.mismatches = 0
@@ -89,6 +93,10 @@ class StudyState(GroupState):
         # Whether trials may have other widths than one slot; the next width of trials that move.
         self.elastic = False
         self.moving: dict[TrialId, float] = {}
+        # How many attempts are on each shared slot, and since when.
+        self._sharers = Sharers()
+        # Attempts that ended at our order and were launched again with nothing in between.
+        self.relaunches = Relaunches()
         # Whether time or slot time is limited, so that every event must be checked against it.
         self.is_limited = False
         # The studies that are run as one; None: this study runs alone.
@@ -108,7 +116,7 @@ class StudyState(GroupState):
 
     @property
     def running(self) -> int:
-        return len(self.attempts)
+        return len(self.attempts) - (self.ending is not None)
 
     @property
     def capacity(self) -> int:
@@ -166,13 +174,15 @@ class StudyState(GroupState):
         self.elastic = event.spec.span > 1 or event.spec.pack > 1
         budget = event.spec.budget
         self.is_limited = budget.deadline_s is not None or budget.slot_seconds is not None
+        self.assignment.branch_saves.begin(event.spec)
         if event.spec.groups:
             self.together = Groups(self, self.attempts, self.checkpoints)
 
     def _resumed(self, event: e.Resumed) -> None:
         self._tick(event.at)
-        if event.deadline_s is not None:
-            self.deadline_s = event.deadline_s
+        # A driver before this one may have changed the deadline for its own start and end.
+        limit = self.spec.budget.deadline_s if event.deadline_s is None else event.deadline_s
+        self._set_deadline(limit)
         self.checkpoints.recheck_all()
 
     def _extended(self, event: e.Extended) -> None:
@@ -181,7 +191,7 @@ class StudyState(GroupState):
         self._tick(event.at)
         self._last_epochs = self._last_epochs[1:] or self._last_epochs
         limit = event.spec.budget.deadline_s
-        self.deadline_s = limit if event.deadline_s is None else event.deadline_s
+        self._set_deadline(limit if event.deadline_s is None else event.deadline_s)
         self.end = None
         self.closed = False
         self.idle_opens = 0
@@ -189,9 +199,26 @@ class StudyState(GroupState):
         self.pending.forget_limits()
         self.checkpoints.recheck_all()
 
-    def _tick(self, at: float) -> None:
+    def _deadline_changed(self, event: e.DeadlineChanged) -> None:
+        self._tick(event.at)
+        self._set_deadline(event.deadline_s, event.kept_s)
+
+    def _set_deadline(self, deadline_s: float | None, kept_s: float = 0.0) -> None:
+        if deadline_s != self.deadline_s:
+            self.pending.forget_wake(self.deadline_s)
+        self.deadline_s, self.kept_s = deadline_s, kept_s
+
+    @property
+    def return_s(self) -> float | None:
+        """When the study has to be over, as the user has said, on its clock; None: any time."""
+        deadline, kept = self.deadline_s, self.kept_s
+        return deadline if deadline is None or not kept else deadline + kept
+
+    def _tick(self, at: float, attempt: AttemptState | None = None) -> None:
+        """Advance the time to that of an event, which may be about one attempt alone."""
         if at > self.now:
             self.now = at
+        self.relaunches.record_event(attempt)
 
     def _reported(self, event: e.Reported) -> None:
         if event.at > self.now:
@@ -207,13 +234,12 @@ class StudyState(GroupState):
             self.strays += 1
             return
         attempt.epoch = epoch
+        self.relaunches.record_event(attempt)
         if event.memory and not lead.needs:
             self.least_width = max(self.least_width, lead.record_memory(event.memory))
         self.epochs_trained += 1
         if self.elastic:
-            self.epoch_times.record_epoch(
-                attempt, event, self.slots.share(attempt.slots, attempt.width)
-            )
+            self._record_epoch_time(attempt, event)
         node = leaf if epoch > leaf.start else find_node(leaf, epoch)
         metrics = event.metrics
         value = metrics.get(self._metric)
@@ -228,6 +254,7 @@ class StudyState(GroupState):
             for trial in wanted:
                 self._deliver(trial, epoch, loss)
             self.delivered = wanted
+            self.relaunches.record_delivery(wanted, lead)
         else:
             self.repeats += 1
             self.mismatches += node.losses[at] != loss
@@ -236,15 +263,25 @@ class StudyState(GroupState):
         if event.last:
             attempt.goal = epoch  # it ends by itself now
             self._finish_members(attempt)
+        self.relaunches.record_order(attempt)
+
+    def _record_epoch_time(self, attempt: AttemptState, event: e.Reported) -> None:
+        mixed = False
+        if attempt.width < 1.0:
+            began = event.at - event.seconds
+            # Clocks differ a little: a change at the very start of an epoch is before it.
+            mixed = began + 0.02 * event.seconds < self._sharers.since(attempt.slots[0])
+        width = self.slots.share(attempt.slots, attempt.width)
+        self.epoch_times.record_epoch(attempt, event, width, mixed=mixed)
 
     def _suggested(self, event: e.Suggested) -> None:
-        self._tick(event.at)
+        self._tick(event.at, self.attempts.get(event.attempt))
         if event.attempt in self.attempts:
             trial = self.trials[event.trial]
             trial.config, trial.domains = event.params, event.domains
 
     def _annotated(self, event: e.Annotated) -> None:
-        self._tick(event.at)
+        self._tick(event.at, self.attempts.get(event.attempt))
         if event.attempt in self.attempts:
             trial = self.trials[event.trial]
             trial.attrs = {**trial.attrs, **event.attrs}
@@ -268,7 +305,7 @@ class StudyState(GroupState):
             self.assignment.withdraw(trial)
 
     def _saved(self, event: e.Saved) -> None:
-        self._tick(event.at)
+        self._tick(event.at, self.attempts.get(event.attempt))
         attempt = self.attempts.get(event.attempt)
         if attempt is None or not attempt.start <= event.epoch <= attempt.epoch:
             return
@@ -278,15 +315,17 @@ class StudyState(GroupState):
         self.checkpoints.add((attempt.id, event.epoch), record, collect=self.spec.saves.collect)
         self._settle_save(attempt, event.epoch)
         self.epoch_times.record_save(event.seconds)
+        self.assignment.branch_saves.record_save(missed=False)
 
     def _missed(self, event: e.Missed) -> None:
         self._tick(event.at)
         attempt = self.attempts.get(event.attempt)
         if attempt is not None:
             self._settle_save(attempt, event.epoch)
+            self.assignment.branch_saves.record_save(missed=True)
 
     def _spoiled(self, event: e.Spoiled) -> None:
-        self._tick(event.at)
+        self._tick(event.at, self.attempts.get(event.attempt))
         attempt = self.attempts.get(event.attempt)
         if attempt is not None and attempt.source is not None:
             self.checkpoints.drop((attempt.source, attempt.start), attempt.trial)
@@ -300,12 +339,14 @@ class StudyState(GroupState):
             self.assignment.detach_diverged(attempt)
 
     def _attempt_ended(self, event: e.Ended) -> None:
-        self._tick(event.at)
+        self._tick(event.at, self.attempts.get(event.attempt))
         attempt = self.attempts.pop(event.attempt, None)
         self.subject = None
         if attempt is None:
             return
         self.slots.release(attempt.slots, attempt.width)
+        if attempt.width < 1.0:
+            self._sharers.change(attempt.slots[0], -1, self.now)
         self.epoch_times.forget_attempt(attempt.id)
         self.slot_time.end(attempt.width, attempt.launched_at, self.now)
         self.subject = attempt.trial
@@ -318,6 +359,7 @@ class StudyState(GroupState):
             attempt.trial.record_memory(1.0)
         elif event.cause is e.Cause.FINISHED and attempt.epoch < attempt.last_epoch:
             self._finish_members(attempt)
+        self.relaunches.record_end(attempt, reached_goal=reached_goal)
         self.assignment.release(attempt)
         if reached_goal and is_ending_for_width(attempt) and not attempt.trial.attempt:
             self.moving[attempt.trial.id] = 0.0  # as wide as the allocator says
@@ -377,14 +419,14 @@ class StudyState(GroupState):
         if decision.trial != len(self.trials):
             raise LogError(f"trial {decision.trial} was opened out of order.")
         spec = self.spec
-        path = list_stretches(decision.config, spec.epochs) if spec.share else None
-        leaf = self.tree.insert_alone() if path is None else self.tree.insert(path)
+        leaf = self.assignment.branch_saves.insert(decision, self.tree)
         trial = TrialState(decision.trial, decision.config, leaf, spec)
         trial.opened_at, trial.goal = self.now, decision.until
         trial.source, trial.needs = decision.source, extend_needs(decision.needs, spec.epochs)
         trial.group = decision.group
         self.trials.append(trial)
         self.live += 1
+        self.relaunches.record_decision()
         if decision.source is None:
             self.taken += 1
             self.pending.take_offer(decision.group)
@@ -396,12 +438,15 @@ class StudyState(GroupState):
 
     def _go(self, decision: d.Go) -> None:
         trial = self.trials[decision.trial]
-        trial.goal = decision.until
+        self.relaunches.record_decision(trial.id)
+        self.assignment.branch_saves.record_goal(trial.goal, decision.until)
+        trial.goal, trial.dedicated = decision.until, decision.width
         self.assignment.request(trial, trial.epoch if decision.save else 0)
 
     def _cut(self, decision: d.Cut) -> None:
         trial = self.trials[decision.trial]
         self.assignment.withdraw(trial)
+        self.assignment.branch_saves.record_goal(trial.goal, trial.epoch)
         trial.goal = trial.epoch
 
     def _fail(self, decision: d.Fail) -> None:
@@ -413,7 +458,9 @@ class StudyState(GroupState):
     def _end_trial(self, trial: TrialState, how: Status) -> None:
         self.assignment.withdraw(trial)
         trial.ended = how
+        self.relaunches.record_decision()
         self.live -= 1
+        self.assignment.branch_saves.remove(trial)
         self.departed = (*self.departed, trial)
         self.calibration.forget(trial.id)
         self.epoch_times.forget_trial(trial.id)
@@ -423,12 +470,14 @@ class StudyState(GroupState):
 
     def _credit(self, decision: d.Credit) -> None:
         trial = self.trials[decision.trial]
+        self.relaunches.record_decision(trial.id)
         node = find_node(trial.leaf, decision.epoch)
         self._deliver(trial, decision.epoch, node.losses[decision.epoch - node.start - 1])
         self.delivered = (trial,)
 
     def _close(self, decision: d.Close) -> None:
         self.closed = True
+        self.relaunches.record_decision()
         self.checkpoints.recheck_all()  # no trial will branch there any more
 
     # Decisions about attempts
@@ -437,12 +486,15 @@ class StudyState(GroupState):
         if decision.attempt != self.launches:
             raise LogError(f"attempt {decision.attempt} was launched out of order.")
         self.launches += 1
+        self.relaunches.record_launch(decision, self.slots)
         self.moving.pop(decision.trial, None)
         attempt = AttemptState(decision, self.trials[decision.trial], self.now)
         attempt.last_epoch = self._last_epochs[0]
         self.attempts[attempt.id] = attempt
         attempt.trial.last_attempt = attempt.id
         self.slots.take(decision.slots, decision.width)
+        if decision.width < 1.0:
+            self._sharers.change(decision.slots[0], 1, self.now)
         self.slot_time.start(decision.width, self.now)
         self.assignment.start(attempt)
 
@@ -457,6 +509,11 @@ class StudyState(GroupState):
         elif trial.leaf.parent is not None:
             self.assignment.locate(attempt)
         self.assignment.detach_diverged(attempt)
+        self.relaunches.record_order(attempt)
+        stage_end = find_stage_end(trial, attempt.stage_start)
+        if decision.goal > stage_end:
+            attempt.stage_start = stage_end
+            self.epoch_times.forget_trial(trial.id)  # under another setting
 
     def _halt(self, decision: d.Halt) -> None:
         attempt = self.attempts[decision.attempt]
@@ -468,15 +525,16 @@ class StudyState(GroupState):
         self.slots.retire(decision.slots)
         for attempt in self.attempts.values():
             if not set(attempt.slots).isdisjoint(decision.slots):
-                self._yield(attempt)
+                attempt.must_yield = True
+                self.assignment.changed[attempt.id] = attempt
 
     def _resize(self, decision: d.Resize) -> None:
         attempt = self.attempts[decision.attempt]
-        self.moving[attempt.trial.id] = decision.width
-        self._yield(attempt)
-
-    def _yield(self, attempt: AttemptState) -> None:
-        attempt.must_yield = True
+        attempt.must_yield = decision.width != attempt.width
+        if attempt.must_yield:
+            self.moving[attempt.trial.id] = decision.width
+        else:
+            self.moving.pop(attempt.trial.id, None)
         self.assignment.changed[attempt.id] = attempt
 
     # Requests, and the end
@@ -484,6 +542,10 @@ class StudyState(GroupState):
     def _ask_forecast(self, decision: d.AskForecast) -> None:
         self.pending.ask_forecast(decision)
         self.trials[decision.trial].forecast_epoch = decision.epoch
+
+    def _ask_proposal(self, decision: d.AskProposal) -> None:
+        self.pending.ask_proposal(decision)
+        self.relaunches.record_decision()  # the slot was meant for a new trial
 
     def _ended(self, decision: d.End) -> None:
         self.end = decision
@@ -497,6 +559,7 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     e.Opened: StudyState._opened,
     e.Resumed: StudyState._resumed,
     e.Extended: StudyState._extended,
+    e.DeadlineChanged: StudyState._deadline_changed,
     e.Reported: StudyState._reported,
     e.Suggested: StudyState._suggested,
     e.Annotated: StudyState._annotated,
@@ -527,7 +590,7 @@ _FOLD: dict[type, Callable[[StudyState, Any], None]] = {
     d.Resize: StudyState._resize,
     d.Retire: StudyState._retire,
     d.AskForecast: StudyState._ask_forecast,
-    d.AskProposal: lambda state, ask: state.pending.ask_proposal(ask),
+    d.AskProposal: StudyState._ask_proposal,
     d.WakeAt: lambda state, ask: state.pending.ask_wake(ask),
     d.Provide: _nothing,  # CapacityChanged answers
     d.Leave: _nothing,  # the groups' own fold takes it

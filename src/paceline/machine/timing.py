@@ -17,6 +17,8 @@ from paceline.core.speedup import SpeedUp
 from paceline.plan.tree import path_to_root
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from paceline.core.events import Reported
     from paceline.core.values import AttemptId, TrialId
     from paceline.machine.trial_state import AttemptState, Leaf, TrialState
@@ -36,6 +38,24 @@ _SHORTEST_S = 1e-9
 def prior_speed(width: float) -> float:
     """Return the speed of a trial relative to one slot, before any was measured."""
     return _PRIOR.of(width) if width >= 1.0 else _PRIOR.shared(round(1.0 / width))
+
+
+def estimate_speed(width: float, measured: Mapping[float, float]) -> float:
+    """Return the speed at a width by the speeds that were measured at some widths.
+
+    A width that was not measured is as far off the prior as the nearest one that was, on the same
+    side of one slot.
+    """
+    if width == 1.0:
+        return 1.0
+    found = measured.get(width)
+    if found is not None:
+        return found
+    side = [other for other in measured if other != 1.0 and (other > 1.0) == (width > 1.0)]
+    if not side:
+        return prior_speed(width)
+    near = min(side, key=lambda other: abs(math.log(other / width)))
+    return prior_speed(width) * measured[near] / prior_speed(near)
 
 
 class Mean(Struct):
@@ -60,6 +80,8 @@ class EpochTimes:
     def __init__(self) -> None:
         # For each live trial, the log-durations of its epochs at each width.
         self._trials: dict[TrialId, dict[float, Mean]] = {}
+        # Of epochs during which the number of trials on the slot changed, as on one slot.
+        self._mixed: dict[TrialId, Mean] = {}
         # For two widths, the smaller first: the weight of their ratio, and its weighted sum.
         self._pairs: dict[tuple[float, float], tuple[float, float]] = {}
         self._speeds: dict[float, float] = {}
@@ -69,9 +91,16 @@ class EpochTimes:
         # second; of a save.
         self._starts, self._warm_ups, self._saves = Mean(), Mean(), Mean()
         self._firsts: dict[AttemptId, float] = {}
+        # The number of trials that have had an epoch on a slot of their own.
+        self.count_alone = 0
 
-    def record_epoch(self, attempt: AttemptState, event: Reported, width: float) -> None:
-        """Record the duration of an epoch at a width; a shared slot counts by the trials on it."""
+    def record_epoch(
+        self, attempt: AttemptState, event: Reported, width: float, *, mixed: bool = False
+    ) -> None:
+        """Record the duration of an epoch at a width; a shared slot counts by the trials on it.
+
+        `mixed`: their number has changed during the epoch, so that it tells no speed.
+        """
         seconds = event.seconds
         if event.epoch == attempt.start + 1:
             self._starts.add(max(event.at - attempt.launched_at - seconds, 0.0))
@@ -80,10 +109,15 @@ class EpochTimes:
             self._warm_ups.add(max(self._firsts.pop(attempt.id) - seconds, 0.0))
         took = math.log(max(seconds, _SHORTEST_S))
         self._epochs.add(took + math.log(self.speed(width)))
+        if mixed:
+            took += math.log(self.speed(width))
+            self._mixed.setdefault(attempt.trial.id, Mean()).add(took)
+            return
         known = self._trials.setdefault(attempt.trial.id, {})
         here = known.get(width)
         if here is None:
             here = known[width] = Mean()
+            self.count_alone += width == 1.0
         for other, there in known.items():
             if other != width:
                 self._learn(other, there, width, here, -1)
@@ -117,6 +151,31 @@ class EpochTimes:
     def forget_trial(self, trial: TrialId) -> None:
         """Forget a trial that has ended; the speeds learned from it stay."""
         self._trials.pop(trial, None)
+        self._mixed.pop(trial, None)
+
+    def is_measured(self, trial: TrialId, width: float) -> bool:
+        """Say whether a live trial has had an epoch at this width."""
+        return width in self._trials.get(trial, ())
+
+    @property
+    def is_started(self) -> bool:
+        """Whether an epoch was measured."""
+        return self._epochs.count > 0
+
+    @property
+    def start_s(self) -> float:
+        """The mean seconds from a launch to the first epoch; 0 before the first one."""
+        return self._starts.value
+
+    @property
+    def mean_epoch_s(self) -> float:
+        """The seconds of an epoch on one slot, in the mean of all trials."""
+        return math.exp(self._epochs.value)
+
+    @property
+    def has_measured_sharing(self) -> bool:
+        """Whether a trial was measured alone on its slot and beside others."""
+        return any(low < 1.0 == high for (low, high) in self._pairs)
 
     def epoch_s(self, trial: TrialId) -> float:
         """Return the seconds of an epoch of this trial on one slot; unmeasured: the mean of all."""
@@ -128,7 +187,7 @@ class EpochTimes:
                 for width, mean in known.items()
             )
             return math.exp(total / count)
-        return math.exp(self._epochs.value)
+        return math.exp(self._mixed.get(trial, self._epochs).value)
 
     @property
     def save_s(self) -> float:
@@ -141,20 +200,8 @@ class EpochTimes:
         return self._saves.value + self._starts.value + self._warm_ups.value
 
     def speed(self, width: float) -> float:
-        """Return the speed of trials at this width relative to one slot.
-
-        A width that was not measured is as far off the prior as the nearest one that was.
-        """
-        if width == 1.0:
-            return 1.0
-        found = self._speeds.get(width)
-        if found is not None:
-            return found
-        side = [other for other in self._speeds if (other > 1.0) == (width > 1.0)]
-        if not side:
-            return prior_speed(width)
-        near = min(side, key=lambda other: abs(math.log(other / width)))
-        return prior_speed(width) * self._speeds[near] / prior_speed(near)
+        """Return the speed of trials at this width relative to one slot."""
+        return 1.0 if width == 1.0 else estimate_speed(width, self._speeds)
 
     def list_measured(self) -> dict[float, tuple[float, float]]:
         """Return the speed of each measured width, and the number of epochs behind it."""
@@ -165,19 +212,39 @@ class EpochTimes:
         return {width: (self._speeds[width], epochs[width]) for width in sorted(self._speeds)}
 
     def _settle(self) -> None:
-        """Compute the speeds from one slot outwards: each width from those nearer to one slot."""
-        self._speeds = {}
-        widths = {width for pair in self._pairs for width in pair} - {1.0}
-        for width in sorted(widths, key=lambda width: (abs(math.log(width)), width)):
-            weight = _PRIOR_EPOCHS
-            total = _PRIOR_EPOCHS * math.log(prior_speed(width))
-            for (low, high), (measured, ratio) in self._pairs.items():
-                other = high if low == width else low if high == width else None
-                if other == 1.0 or other in self._speeds:
-                    weight += measured
-                    total += measured * math.log(self.speed(other))
-                    total += ratio if other == low else -ratio
-            self._speeds[width] = math.exp(total / weight)
+        """Compute the speeds that fit all measured ratios best, in the mean of squares."""
+        widths = sorted({width for pair in self._pairs for width in pair} - {1.0})
+        place = {width: at for at, width in enumerate(widths)}
+        # Normal equations of the logarithms; the speed of one slot is known.
+        rows = [[0.0] * len(widths) + [0.0] for _ in widths]
+        for width, at in place.items():
+            rows[at][at] += _PRIOR_EPOCHS
+            rows[at][-1] += _PRIOR_EPOCHS * math.log(prior_speed(width))
+        for (low, high), (weight, ratio) in self._pairs.items():
+            for width, other, faster in ((low, high, -ratio), (high, low, ratio)):
+                if width != 1.0:
+                    row = rows[place[width]]
+                    row[place[width]] += weight
+                    row[-1] += faster
+                    if other != 1.0:
+                        row[place[other]] -= weight
+        solved = _solve(rows)
+        self._speeds = {width: math.exp(log) for width, log in zip(widths, solved, strict=True)}
+
+
+def _solve(rows: list[list[float]]) -> list[float]:
+    """Solve linear equations, given by rows with their right sides; the matrix is definite."""
+    size = len(rows)
+    for at in range(size):
+        for below in range(at + 1, size):
+            factor = rows[below][at] / rows[at][at]
+            for column in range(at, size + 1):
+                rows[below][column] -= factor * rows[at][column]
+    found = [0.0] * size
+    for at in reversed(range(size)):
+        rest = sum(rows[at][column] * found[column] for column in range(at + 1, size))
+        found[at] = (rows[at][-1] - rest) / rows[at][at]
+    return found
 
 
 class CriticalPath:
@@ -208,27 +275,38 @@ class CriticalPath:
         began = self._restored if start and self._restored.count else self._fresh
         return began.value
 
+    @property
+    def save_s(self) -> float:
+        """The seconds of a save; 0 before the first one."""
+        return self._epoch_times.save_s
+
     def remaining_s(self, trial: TrialState, start: int) -> float:
         """Return the seconds from a launch at this epoch to the trial's goal.
 
         An epoch counts with the mean of its setting; before that is known, with the mean of the
         trial's own last epochs; before that, of all epochs. Each branch on the way adds a save.
         """
-        own, nodes = self.epoch_s(trial), path_to_root(trial.leaf)
-        seconds = self.start_s(start)
-        for node in nodes:
-            if node.end <= start or node.start >= trial.goal:
+        branches = sum(
+            node.end > start and node.start < trial.goal for node in path_to_root(trial.leaf)
+        )
+        seconds = self.start_s(start) + branches * self._epoch_times.save_s
+        # Rounded: equal sums must not differ by the order of addition.
+        return round(seconds + self.train_s(trial, start, trial.goal), 6)
+
+    def train_s(self, trial: TrialState, start: int, goal: int) -> float:
+        """Return the seconds of the epochs of a trial's path after `start` up to `goal`."""
+        own, seconds = self.epoch_s(trial), 0.0
+        for node in path_to_root(trial.leaf):
+            if node.end <= start or node.start >= goal:
                 continue
-            seconds += self._epoch_times.save_s
             before = max(node.start, start)
             for until, setting in node.stretches:
-                until = min(until, trial.goal)
+                until = min(until, goal)
                 if until > before:
                     known = self._settings.get(setting)
                     seconds += (until - before) * (own if known is None else known.value)
                     before = until
-        # Rounded: equal sums must not differ by the order of addition.
-        return round(seconds, 6)
+        return seconds
 
     def epoch_s(self, trial: TrialState) -> float:
         """Return the mean seconds of the last known epochs of the path; or of all; or 1."""

@@ -39,6 +39,7 @@ class TrialState:
         "best_epoch",
         "best_loss",
         "config",
+        "dedicated",
         "domains",
         "ended",
         "epoch",
@@ -90,6 +91,8 @@ class TrialState:
         self.last_attempt: AttemptId | None = None
         # The smallest width whose memory suffices; 0 if never measured.
         self.least_width = 0.0
+        # The slots that its policy dedicates to it; 0: the allocator decides alone.
+        self.dedicated = 0.0
         # How it ended for good; None: it is alive.
         self.ended: Status | None = None
         # The attempt that trains for it: its own, or one on a prefix it shares.
@@ -164,10 +167,13 @@ class AttemptState:
         "launched_at",
         "members",
         "must_yield",
+        "ordered_at",
+        "own_events",
         "path_changes",
         "save_at",
         "slots",
         "source",
+        "stage_start",
         "start",
         "trial",
         "version",
@@ -179,6 +185,8 @@ class AttemptState:
         # The trial whose path it follows.
         self.trial = trial
         self.start = start = launch.start
+        # The epoch at which the stage began that its width is for: a later one needs another width.
+        self.stage_start = start
         # The attempt that saved the checkpoint it started from.
         self.source = launch.source
         # The last epoch it has reported.
@@ -199,6 +207,9 @@ class AttemptState:
         self.is_halting = False
         # It must save and end after this epoch, because its slots or its width change.
         self.must_yield = False
+        # The number of events about it, and of all others when it was ordered to end.
+        self.own_events = 0
+        self.ordered_at: int | None = None
 
     @property
     def saves_here(self) -> bool:

@@ -1,7 +1,7 @@
 """Checkpoint cadence: when an attempt saves without an order to.
 
 Often enough to bound what a crash costs, and preferably where other trials may branch off. Saves
-that a trial needs are orders, and are not decided here.
+that a trial needs, or likely will need, are orders and are not decided here.
 """
 
 from __future__ import annotations

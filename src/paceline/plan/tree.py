@@ -54,6 +54,7 @@ class Node(Generic[W, R]):
         "children",
         "end",
         "extra",
+        "live",
         "losses",
         "origin",
         "parent",
@@ -80,6 +81,8 @@ class Node(Generic[W, R]):
         # Tuples rather than sets: there is almost always one, and order must be kept.
         self.wanted_by: tuple[W, ...] = ()
         self.attempts: tuple[R, ...] = ()
+        # The number of trials through it that have not ended.
+        self.live = 0
         # Epoch -> the attempt that saved a checkpoint there.
         self.checkpoints: dict[int, AttemptId] | None = None
 
@@ -108,6 +111,11 @@ class Tree(Generic[W, R]):
         # Roots by their first settings. Trials that share nothing get roots that no lookup finds.
         self.roots: dict[bytes, Node[W, R]] = {}
         self._origins = 0
+
+    @property
+    def size(self) -> int:
+        """The number of leaves: each insertion of a new path adds one."""
+        return self._origins
 
     def insert_alone(self) -> Node[W, R]:
         """Return the leaf of a trial that shares nothing."""
@@ -155,6 +163,7 @@ class Tree(Generic[W, R]):
         assert siblings is not None
         siblings[first] = upper
         upper.children = {node.stretches[0][1]: node}
+        upper.live = node.live
         kept = at - node.start
         upper.losses, node.losses = node.losses[:kept], node.losses[kept:]
         upper.seconds, node.seconds = node.seconds[:kept], node.seconds[kept:]

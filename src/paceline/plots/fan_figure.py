@@ -17,6 +17,8 @@ _BANDS = (
     ("low_95", "high_95", "95 % interval", "rgba(28,126,214,0.14)"),
     ("low_80", "high_80", "80 % interval", "rgba(28,126,214,0.26)"),
 )
+# Title, subtitle and legend above each other: the legend covers nothing.
+_MARGIN = {"l": 56, "r": 16, "t": 104, "b": 48}
 # Up to this many points are marked.
 _FEW = 30
 
@@ -58,13 +60,14 @@ def draw_fan(fan: Fan, later: Sequence[float | None] = ()) -> go.Figure:
         xaxis=AXIS | {"title": {"text": "epoch"}},
         yaxis=AXIS | {"title": {"text": escape_text(fan.metric)}},
         shapes=_draw_limits(fan),
-        legend={"x": 1, "xanchor": "right", "y": 0.02, "yanchor": "bottom"},
+        margin=_MARGIN,
     )
 
 
 def render_fan_page(fan: Fan, later: Sequence[float | None] = ()) -> str:
-    """Return the figure as one HTML page that needs no network."""
-    page: str = draw_fan(fan, later).to_html(include_plotlyjs=True, config=CONFIG)
+    """Return the figure as one HTML page that needs no network; the figure fills the window."""
+    figure = draw_fan(fan, later).update_layout(height=None, autosize=True)
+    page: str = figure.to_html(include_plotlyjs=True, config=CONFIG, default_height="96vh")
     return page
 
 

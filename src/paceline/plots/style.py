@@ -53,16 +53,17 @@ SHADES = (
     Shade("ready", "ready", "#b08968", "dot"),
     Shade("paused", "paused", "#f2a53a", "dot"),
     Shade("finished", "finished", "#2a9d8f"),
+    Shade("unfinished", "unfinished", "#845ef7"),
     Shade("running", "running", "#845ef7"),
     BEST,
 )
-assert {shade.key for shade in SHADES} == {*Status, "best"}
+assert {shade.key for shade in SHADES} == {*Status, "unfinished", "best"}
 
 
 def find_shade_key(trial: TrialTimeline, timeline: Timeline) -> str:
-    """Return the key of a trial's shade: its status, or `best`."""
+    """Return the key of a trial's shade: what became of it, or `best`."""
     best = timeline.best
-    return "best" if best is not None and best.trial == trial.trial else trial.status.value
+    return "best" if best is not None and best.trial == trial.trial else trial.fate
 
 
 class TimeUnit(NamedTuple):

@@ -107,6 +107,12 @@ class Asha(BasePart):
     def admit(self, study: StudyView) -> int | None:
         return None
 
+    def count_waiting(self, study: StudyView, new: float) -> float:
+        """Return how many more trials would start if slots were free, `new` of them new."""
+        if study.closed and may_drain(self._drain, study):
+            return sum(rung.paused_count for rung in self._rungs.values())
+        return new + sum(rung.promotable_count for rung in self._highest_first)
+
     def _set_up(self, spec: StudySpec) -> None:
         self._levels = compute_milestones(
             choose_first_rung(self._first, spec.epochs), self._eta, spec.epochs

@@ -45,9 +45,10 @@ class AshaStop(Fifo):
         self._admission = DeadlineAdmission(eta)
 
     def see(self, entry: Entry, study: StudyView) -> None:
+        self._admission.see(entry)
         for trial in study.delivered:
             if study.deadline_s is not None:
-                self._admission.record(trial)
+                self._admission.record(trial, entry)
             if trial.epoch in self._rungs:
                 origin = trial.origin(trial.epoch) if study.spec.share else None
                 self._met[trial.id] = self._quantiles.record(trial.epoch, trial.loss, origin)

@@ -1,12 +1,13 @@
 """TuPAQ's bandit (action elimination): stop trials that are far behind the best.
 
-Rule: every `boundary` epochs, keep a trial iff its best value times (1 + slack) > best of all.
+Rule: every `boundary` epochs, keep a trial iff its best value times (1 + slack) > best of all. With
+the metric's range, values are normalised by it first: r_norm = (r - r_min) / (r_max - r_min).
 
 Sparks et al., "Automating Model Search for Large Scale Machine Learning", SoCC 2015; HyperDrive's
-Bandit: Rasley et al., Middleware 2017. Different from them: the rule needs non-negative values
-that are larger when better, so for a metric that is minimised, or was ever negative, it compares
-gains, the distance of a loss below the median loss of all first epochs. A trial without any gain
-counts as far behind.
+Bandit, and its Eq. 4 for rewards: Rasley et al., Middleware 2017. Different from them: the rule
+needs non-negative values that are larger when better, so without a range, for a metric that is
+minimised or was ever negative, it compares gains, the distance of a loss below the median loss of
+all first epochs. A trial without any gain counts as far behind.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ class Bandit(Fifo):
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
         if trial.epoch % self._boundary or not trial.alive or study.best_loss == NO_LOSS:
             return ()
-        start = self._start.value if self._gains else 0.0
+        # The loss that counts as 0, the worst.
+        bounds = study.spec.bounds
+        unknown = self._start.value if self._gains else 0.0
+        start = unknown if bounds is None else bounds[1]
         if start == NO_LOSS:
             return ()
         own, best = start - trial.best_loss, start - study.best_loss
@@ -63,7 +67,10 @@ class Bandit(Fifo):
         if own * (1.0 + self._slack) > best or trial.best_loss <= study.best_loss:
             return ()
         spec = study.spec
-        measure = f" as gains over {format_metric(start, spec)}" if self._gains else ""
+        if bounds is not None:
+            measure = f", both measured from {format_metric(start, spec)}, the worst of its range"
+        else:
+            measure = f" as gains over {format_metric(start, spec)}" if self._gains else ""
         why = (
             f"best {spec.metric} {format_metric(trial.best_loss, spec)} by epoch {trial.epoch} "
             f"times {1.0 + self._slack:g} does not reach the best of all, "

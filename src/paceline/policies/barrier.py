@@ -93,5 +93,12 @@ class Barrier(BasePart):
         until = min((rounds + 1) * self._every, study.spec.epochs)
         return Pick(trial, until, f"all have come to epoch {rounds * self._every}")
 
+    def count_waiting(self, study: StudyView, new: float) -> float:
+        """Return how many more trials would start if slots were free, `new` of them new."""
+        complete = study.closed or (self._size is not None and study.live >= self._size)
+        behind = min(self._counts, default=0)
+        paused = sum(self._rounds[trial] == behind for trial in self._paused)
+        return new + (paused if complete else 0)
+
     def admit(self, study: StudyView) -> int | None:
         return self._size

@@ -13,7 +13,7 @@ from paceline.core.decisions import AskForecast, Close, End, Stop, WakeAt
 from paceline.core.ports import train_to_the_end
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from paceline.core.decisions import Entry
     from paceline.core.ports import Pick, Policy, Verdict
@@ -54,6 +54,12 @@ class AnyOf:
 
     def next(self, study: StudyView) -> Pick | None:
         return self._first.next(study)
+
+    def count_waiting(self, study: StudyView, new: float) -> float:
+        """Return how many more trials the first policy would start if slots were free."""
+        count: Callable[[StudyView, float], float] | None
+        count = getattr(self._first, "count_waiting", None)
+        return new if count is None else count(study, new)
 
     def admit(self, study: StudyView) -> int | None:
         return self._first.admit(study)

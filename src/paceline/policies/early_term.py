@@ -7,8 +7,9 @@ Domhan, Springenberg and Hutter, "Speeding up Automatic Hyperparameter Optimizat
 Networks by Extrapolation of Learning Curves", IJCAI 2015; as HyperDrive's EarlyTerm: Rasley et al.,
 Middleware 2017. Different from the papers: (1) the boundary is a tenth of the epochs, not 30 of
 120, since a forecast no longer takes minutes; (2) chances are calibrated by the study's earlier
-forecasts; (3) if those were worse than the base rate, it judges by rank instead: it stops a trial
-whose best loss is worse than the median at that epoch; (4) without a forecast a trial trains on.
+forecasts; (3) if those were wrong or worse than the base rate, it judges by rank instead: it stops
+a trial whose best loss is worse than the median at that epoch; (4) without a forecast a trial
+trains on.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ its loss. New trials start only while time left >= min(eta · longest trial, epo
 Liaw et al., "HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline", SoCC
 2019. Different from its code: (1) paused trials are kept when admission closes: a slot that no
 other trial can use continues the best of them (`drain`); if trials may span several slots and
-`drain` is not set, the leaders are widened first; (2) the longest trial is measured in training
+`drain` is not set, the leaders are widened first, and paused trials continue when no leader runs;
+(2) the longest trial is measured in training
 time, without starts; (3) with `chance`, a new or paused trial starts only if forecasts give it that
 chance to beat the best by the deadline; a new trial has the mean chance of the last twenty at their
 first rung; if forecasts were worse than the base rate, only the rule counts. The allocator
@@ -51,6 +52,21 @@ class _MissedCutoff(NamedTuple):
     total: int
 
 
+class _PausedRank(NamedTuple):
+    """The order in which paused trials continue: caught up first, then by rung, then by loss."""
+
+    is_behind: bool
+    is_without_loss: bool
+    minus_level: int
+    loss: float
+    trial: TrialId
+
+    @property
+    def level(self) -> int:
+        """The rung at which it was paused."""
+        return -self.minus_level
+
+
 class HyperSched(BasePart):
     """Gives the time left to the deadline to trials that can still win."""
 
@@ -77,31 +93,38 @@ class HyperSched(BasePart):
         # By paused trial its rung, and by rung a heap of (loss, trial).
         self._paused: dict[TrialId, int] = {}
         self._queues: dict[int, list[tuple[float, TrialId]]] = {}
+        # Trials that were continued although they are behind.
+        self._drained: set[TrialId] = set()
         self._admission = DeadlineAdmission(eta)
         self._chances: dict[TrialId, float] = {}
         self._firsts: deque[float] = deque(maxlen=_RECENT)
 
     def see(self, entry: Entry, study: StudyView) -> None:
+        self._admission.see(entry)
         if isinstance(entry, Opened):
             first = choose_first_rung(self._first, entry.spec.epochs)
             self._levels = compute_milestones(first, self._eta, entry.spec.epochs)[:-1]
         elif isinstance(entry, Cut | Pause):
             self._queue_paused(study.trials[entry.trial])
+            self._drained.discard(entry.trial)
         elif isinstance(entry, Go):
-            self._paused.pop(entry.trial, None)
+            level = self._paused.pop(entry.trial, None)
+            if level is not None and self._rank(entry.trial, level).is_behind:
+                self._drained.add(entry.trial)
             self._drop_stale()
         elif isinstance(entry, Forecasted):
             self._record_chance(entry, study)
         for trial in study.delivered:
-            self._record(trial, study)
+            self._record(trial, entry, study)
         for trial in study.departed:
             for known in (self._scores, self._cutoffs, self._paused, self._chances):
                 known.pop(trial.id, None)
+            self._drained.discard(trial.id)
             self._admission.forget(trial.id)
             self._drop_stale()
 
-    def _record(self, trial: TrialView, study: StudyView) -> None:
-        self._admission.record(trial)
+    def _record(self, trial: TrialView, entry: Entry, study: StudyView) -> None:
+        self._admission.record(trial, entry)
         if trial.epoch in self._levels:
             origin = trial.origin(trial.epoch) if study.spec.share else None
             before = self._quantiles.record(trial.epoch, trial.loss, origin)
@@ -153,7 +176,7 @@ class HyperSched(BasePart):
         if (
             behind is not None
             and trial.goal > trial.epoch
-            and self._is_slot_wanted(trial.id, study)
+            and self._is_slot_wanted(trial.id, behind.level, study)
         ):
             score = self._scores[trial.id][behind.level]
             why = (
@@ -171,23 +194,33 @@ class HyperSched(BasePart):
                 )
         return verdicts
 
-    def _is_slot_wanted(self, trial: TrialId, study: StudyView) -> bool:
-        """Return whether another trial should have this trial's slot."""
-        if not self._may_drain(study):
+    def _is_slot_wanted(self, trial: TrialId, level: int, study: StudyView) -> bool:
+        """Return whether another trial should have the slot of a trial that missed this cutoff."""
+        own, best = self._rank(trial, level), self._find_best_paused(study)
+        if study.ready or (best is not None and best < own):
             return True
-        # No new trials come: only a paused trial that is further or better takes its place.
-        scores = self._scores[trial]
-        return bool(study.ready) or any(
-            queue and queue[0][0] < scores.get(level, NO_LOSS)
-            for level, queue in self._queues.items()
-            if level >= max(scores)
+        return own.is_behind and not self._may_drain(study)
+
+    def _rank(self, trial: TrialId, level: int) -> _PausedRank:
+        loss = self._scores[trial][level]
+        is_behind = loss > self._quantiles.at(level)[0]
+        return _PausedRank(is_behind, loss == NO_LOSS, -level, loss, trial)
+
+    def _find_best_paused(self, study: StudyView) -> _PausedRank | None:
+        """Return the paused trial that a free slot would continue first, if it may."""
+        fronts = (self._rank(queue[0][1], level) for level, queue in self._queues.items() if queue)
+        return min(
+            (each for each in fronts if not self._is_hopeless(each.trial, study)), default=None
         )
 
     def _may_drain(self, study: StudyView) -> bool:
         """Return whether a paused trial may have a slot that no other can use."""
         if not study.closed or not may_drain(self._drain, study):
             return False
-        return self._drain is not None or study.spec.span == 1 or study.running == 0
+        if self._drain is not None or study.spec.span == 1:
+            return True
+        # The leaders are widened first: it may once all that run were paused before.
+        return study.running <= len(self._drained)
 
     def _last_reachable_epoch(self, epoch: int, study: StudyView) -> int:
         """Return the last epoch that a trial at this epoch can reach by the deadline."""
@@ -215,31 +248,32 @@ class HyperSched(BasePart):
     def next(self, study: StudyView) -> Pick | None:
         for ready in study.ready:
             return Pick(ready, 0, "it was interrupted")
-        epochs = study.spec.epochs
-        best_paused = None
-        for level in reversed(self._levels):
-            queue = self._queues.get(level)
-            if not queue:
-                continue
-            (loss, trial), (cutoff, count) = queue[0], self._quantiles.at(level)
-            if self._is_hopeless(trial, study):
-                continue
-            if loss <= cutoff:
-                why = f"it is by now among the best 1/{self._eta} of {count} at epoch {level}"
-                return Pick(trial, epochs, why)
-            if best_paused is None or best_paused[0] == NO_LOSS:
-                best_paused = (loss, trial, level)
+        epochs, best = study.spec.epochs, self._find_best_paused(study)
+        if best is not None and not best.is_behind:
+            level, count = best.level, self._quantiles.at(best.level)[1]
+            why = f"it is by now among the best 1/{self._eta} of {count} at epoch {level}"
+            return Pick(best.trial, epochs, why)
         if study.new:
             return Pick(None, epochs, "a slot is free and no paused trial has caught up")
-        if best_paused is None or not self._may_drain(study):
+        if best is None or not self._may_drain(study):
             return None
-        why = f"no new trials come, and it is the best that is paused at epoch {best_paused[2]}"
-        return Pick(best_paused[1], epochs, why)
+        why = f"no new trials come, and it is the best that is paused at epoch {best.level}"
+        return Pick(best.trial, epochs, why)
 
     def _is_hopeless(self, trial: TrialId, study: StudyView) -> bool:
         if self._chance is None or study.calibration.distrust:
             return False
         return self._chances.get(trial, 1.0) < self._chance
+
+    def count_waiting(self, study: StudyView, new: float) -> float:
+        """Return how many more trials would start if slots were free, `new` of them new."""
+        if self._may_drain(study):
+            return new + len(self._paused)
+        cutoffs = {level: self._quantiles.at(level)[0] for level in self._levels}
+        caught_up = sum(
+            self._scores[trial][level] <= cutoffs[level] for trial, level in self._paused.items()
+        )
+        return new + caught_up
 
     def admit(self, study: StudyView) -> int | None:
         return None

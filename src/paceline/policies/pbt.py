@@ -272,6 +272,13 @@ class Pbt(BasePart):
             trial.id, self._next_goal(trial.epoch, study), "no other paused trial is further behind"
         )
 
+    def count_waiting(self, study: StudyView, new: float) -> float:
+        """Return how many more trials would start if slots were free, `new` of them new."""
+        members = (study.trials[number] for number in self._scores)
+        return new + sum(
+            each.epoch < study.spec.epochs and each.status is Status.PAUSED for each in members
+        )
+
     def admit(self, study: StudyView) -> int | None:
         return self._remaining
 

@@ -139,6 +139,20 @@ class Rung:
         self._find_best_promotable()
 
     @property
+    def promotable_count(self) -> int:
+        """The number of paused trials that may be promoted."""
+        return sum(
+            len(self._remaining.get(arrival, ()))
+            for loss, arrival in self._promotable
+            if arrival in self._in_top
+        )
+
+    @property
+    def paused_count(self) -> int:
+        """The number of paused trials, promotable or not."""
+        return len(self._arrival)
+
+    @property
     def best_paused(self) -> tuple[float, TrialId] | None:
         """The best paused trial with its loss, promotable or not."""
         if not self._paused:

@@ -223,6 +223,10 @@ class BracketPolicy(BasePart):
         place = f"place {self._filling.taken + 1} of {self._filling.size} in its bracket is free"
         return Pick(None, self._filling.level, place)
 
+    def count_waiting(self, study: StudyView, new: float) -> float:
+        """Return how many more trials would start if slots were free, `new` of them new."""
+        return new + sum(len(bracket.promoted) for bracket in self._due.values())
+
     def admit(self, study: StudyView) -> int | None:
         return None
 

@@ -17,6 +17,11 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from paceline.core.errors import StoreError, StudyRunning
+from paceline.store.postgres_security import (
+    explain_refusal,
+    protect_password,
+    warn_of_clear_text,
+)
 from paceline.store.rows import make_running_error
 
 if TYPE_CHECKING:
@@ -82,17 +87,21 @@ class PostgresServer:
             ) from None
         query = {**KEEPALIVE, "connect_timeout": CONNECT_S, **address.query}
         self._url: URL = address.set(drivername="postgresql+psycopg", query=query)
+        # As the user gave it.
+        self._address = address
 
     def make_engine(self, *, create: bool, durable: bool) -> Engine:
         """Return an engine for this database; its first use connects."""
         try:
-            engine = create_engine(self._url, hide_parameters=True)
+            protected = self._url.update_query_dict(protect_password(self._address))
+            engine = create_engine(protected, hide_parameters=True)
         except ImportError:
             raise StoreError(
                 f"{self.name} needs psycopg: install it with pip install 'paceline[postgres]'."
             ) from None
 
         def configure(session: Session[Any], _: object) -> None:
+            warn_of_clear_text(session, self.name, self._address.query)
             session.autocommit = True
             # A server may be configured for more than `on`, which must not be weakened.
             if not durable:
@@ -132,7 +141,9 @@ class PostgresServer:
 
     def is_unavailable(self, error: DBAPIError) -> bool:
         """Return whether the connection was lost, or the server is down, starting or stopping."""
-        return error.orig is not None and _is_connection_error(error.orig)
+        if error.orig is None or explain_refusal(str(error.orig)) is not None:
+            return False
+        return _is_connection_error(error.orig)
 
     def explain_error(self, error: BaseException) -> str:
         """Return what an error of PostgreSQL means, as one sentence."""
@@ -141,6 +152,9 @@ class PostgresServer:
         if known:
             return f"{self.name} {known}"
         message = " ".join(str(error).split()).rstrip(".")
+        refusal = explain_refusal(message)
+        if refusal is not None:
+            return f"{self.name} {refusal} ({message})."
         if _is_connection_error(error):
             return (
                 f"{self.name} cannot be reached ({message}): check the URL, the server and your "

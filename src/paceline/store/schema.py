@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 # Steps that a reader fetches at a time.
 CHUNK_SIZE = 1_000
+# Steps are fetched up to this size at a time, and one more.
+CHUNK_BYTES = 16 << 20
 
 TABLES = MetaData()
 VERSION = Table("paceline_store", TABLES, Column("version", Integer, nullable=False))

@@ -17,7 +17,7 @@ from sqlalchemy import insert, inspect, select
 from sqlalchemy.exc import DBAPIError
 
 from paceline.core.codec import decode_command, decode_step, encode_command
-from paceline.core.errors import PacelineWarning, StoreError
+from paceline.core.errors import LogError, PacelineWarning, StoreError
 from paceline.store.rows import (
     encode_rows,
     make_event_mark,
@@ -25,6 +25,7 @@ from paceline.store.rows import (
     select_steps,
 )
 from paceline.store.schema import (
+    CHUNK_BYTES,
     CHUNK_SIZE,
     DELETE_INBOX,
     DELETE_STEPS,
@@ -371,13 +372,19 @@ class SqlStore:
         # One transaction per chunk: a reader that pauses between two steps holds nothing open, and
         # a log of any length needs the memory of one chunk.
         while True:
-            bodies = self._read(partial(_read_bodies, study=study, after=after))
+            bodies, is_last = self._read(partial(_read_bodies, study=study, after=after))
             for body in bodies:
                 step = decode_step(body)
+                # The row is sorted by a number of its own, which an edited store may have wrong.
+                if not after < step.number < 2**62:
+                    raise LogError(
+                        f"step {step.number} follows step {after} in the log: it was edited or "
+                        "damaged; restore the store from a backup."
+                    )
+                after = step.number
                 yield step
-            if len(bodies) < CHUNK_SIZE:
+            if is_last:
                 return
-            after = step.number
 
     def _find(self, connection: Connection, study: str, query: Select[int] = FIND_STUDY) -> int:
         found = connection.execute(query, {"name": study}).scalar()
@@ -407,6 +414,11 @@ class SqlStore:
             except DBAPIError as error:
                 if not self._database.is_unavailable(error) or time.monotonic() >= deadline:
                     raise StoreError(self._database.explain_error(error.orig or error)) from error
+            except UnicodeDecodeError as error:
+                raise StoreError(
+                    f"{self._database.name} is damaged: it has text that cannot be decoded; "
+                    "restore it from a backup."
+                ) from error
             except UnicodeEncodeError as error:
                 # Bodies are valid JSON; only a name can hold half a character.
                 raise StoreError(
@@ -433,8 +445,17 @@ def _read_end(connection: Connection, study: str) -> _End:
     return _End(row, decode_step(body).after if body is not None else 0, body)
 
 
-def _read_bodies(connection: Connection, study: int, after: int) -> Sequence[str]:
-    return connection.execute(NEXT_STEPS, {"study": study, "after": after}).scalars().all()
+def _read_bodies(connection: Connection, study: int, after: int) -> tuple[Sequence[str], bool]:
+    """Return the next steps, fewer if they are long, and whether there are no more."""
+    found: list[str] = []
+    size = 0
+    with connection.execute(NEXT_STEPS, {"study": study, "after": after}) as rows:
+        for body in rows.scalars():
+            found.append(body)
+            size += len(body)
+            if size > CHUNK_BYTES:
+                return found, False
+    return found, len(found) < CHUNK_SIZE
 
 
 def _insert_steps(connection: Connection, tail: _Tail) -> None:

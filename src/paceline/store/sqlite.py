@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
-from paceline.core.errors import StoreError, StudyRunning
+from paceline.core.codec import MAX_BYTES
+from paceline.core.errors import StoreError
 from paceline.store.rows import make_running_error
+from paceline.store.schema import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +49,9 @@ class FileLock:
         _locked_files.add(self._descriptor)
         try:
             os.ftruncate(self._descriptor, 0)
-            os.write(self._descriptor, str(os.getpid()).encode())
+            # On a full disk it is a lock without the name of its holder.
+            with suppress(OSError):
+                os.write(self._descriptor, str(os.getpid()).encode())
         except BaseException:
             self.close()
             raise
@@ -61,6 +65,26 @@ class FileLock:
         os.close(self._descriptor)
 
 
+def find_lock_holder(path: Path) -> str | None:
+    """Return the process that holds the lock on a file; None: none does. Writes nothing."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read_holder(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _read_holder(descriptor: int) -> str:
+    holder = os.read(descriptor, 20).decode(errors="replace")
+    return f"process {holder}" if holder.isdecimal() else "another process"
+
+
 def _lock_file(path: Path, mode: int) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -69,9 +93,9 @@ def _lock_file(path: Path, mode: int) -> int:
             if _has_path(descriptor, path):
                 return descriptor
         except BlockingIOError:
-            holder = os.read(descriptor, 20).decode(errors="replace")
+            holder = _read_holder(descriptor)
             os.close(descriptor)
-            raise LockHeld(f"process {holder}" if holder else "another process") from None
+            raise LockHeld(holder) from None
         except BaseException:
             os.close(descriptor)
             raise
@@ -115,6 +139,10 @@ _EXPLANATIONS = {
         f"was locked by another process for {PATIENCE_S} s: end that process and try again."
     ),
     sqlite3.SQLITE_FULL: "cannot grow because the disk is full: free some space and try again.",
+    sqlite3.SQLITE_IOERR: (
+        "cannot be read or written: check the disk; all steps that were appended before are safe."
+    ),
+    sqlite3.SQLITE_TOOBIG: "has an entry that is too long: it is damaged, or was edited.",
     sqlite3.SQLITE_CORRUPT: (
         "is damaged: restore it from a backup, or save what is left with sqlite3's .recover."
     ),
@@ -123,6 +151,15 @@ _EXPLANATIONS = {
         "do not delete its .lock files, and resume the study."
     ),
 }
+
+
+# Errors of a disk that is full or read-only: SQLite needs room beside a file even to read it.
+_UNWRITABLE = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+)
 
 
 class SqliteFile:
@@ -139,19 +176,18 @@ class SqliteFile:
         but not by a killed process.
         """
         self._check_path(create)
-        uri = f"{self._path.as_uri()}?mode={'rwc' if create else 'rw'}"
         level = "FULL" if durable else "NORMAL"
 
         def connect() -> sqlite3.Connection:
-            connection = sqlite3.connect(
-                uri, uri=True, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False
-            )
             try:
-                connection.execute(f"PRAGMA synchronous={level}")
-            except BaseException:
-                connection.close()
-                raise
-            return connection
+                return self._connect(f"mode={'rwc' if create else 'rw'}", level)
+            except sqlite3.OperationalError as error:
+                # An error of the driver itself has no code.
+                code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+                if create or code & 0xFF not in _UNWRITABLE:
+                    raise
+                # It can still be read.
+                return self._connect(self._choose_reading_mode(), level)
 
         # The URL is for messages and for the choice of a pool; `connect` opens the file.
         address = URL.create("sqlite", database=str(self._path))
@@ -160,6 +196,52 @@ class SqliteFile:
         # only at the first write, and what was read before could be stale by then.
         event.listen(engine, "begin", _begin)
         return engine
+
+    def _connect(self, mode: str, level: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self._path.as_uri()}?{mode}",
+            uri=True,
+            timeout=PATIENCE_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            # The file may come from elsewhere: nothing in its schema may run, or grow.
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES + 2**20)
+            connection.execute("PRAGMA trusted_schema=OFF")
+            connection.execute(f"PRAGMA synchronous={level}")
+            self._check_schema(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _choose_reading_mode(self) -> str:
+        """Return how to open a file on a disk that is full or read-only: without files beside it.
+
+        Only if the file has all that was written: else the newest steps are in another file.
+        """
+        log = self._path.with_name(f"{self._path.name}-wal")
+        is_whole = not log.exists() or not log.stat().st_size
+        return "mode=ro&immutable=1" if is_whole else "mode=ro"
+
+    def _check_schema(self, connection: sqlite3.Connection) -> None:
+        """Raise StoreError if a store has views, triggers or computed columns: none has its own."""
+        schema = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+        own = {name for name in TABLES.tables if any(name == row[1] for row in schema)}
+        found = [
+            f"a {kind} {name!r}"
+            for kind, name, sql in schema
+            if kind in ("view", "trigger") or (name in own and "CREATE TABLE" not in str(sql))
+        ]
+        for name in own:
+            columns = connection.execute("SELECT name, hidden FROM pragma_table_xinfo(?)", (name,))
+            found += [f"a computed column {column!r}" for column, hidden in columns if hidden]
+        if own and found:
+            raise StoreError(
+                f"{self.name} has {found[0]}, which no store has: it was not written by Paceline, "
+                "and is not read."
+            )
 
     @contextmanager
     def lock_tables(self, engine: Engine) -> Iterator[None]:
@@ -176,13 +258,22 @@ class SqliteFile:
 
     def lock_study(self, study: str) -> FileLock:
         """Return a lock on a study. Raises StudyRunning if another process holds it."""
-        # A study's name may be too long for a file name, or contain a slash.
-        code = sha256(study.encode(errors="surrogatepass")).hexdigest()[:16]
-        path = self._path.with_name(f"{self._path.name}.{code}.lock")
         try:
-            return self._lock(path)
+            return self._lock(self._find_lock(study))
         except LockHeld as held:
             raise make_running_error(study, self.name, held.holder) from None
+
+    def find_holder(self, study: str) -> str | None:
+        """Return the process that holds the lock on a study; None: none does."""
+        try:
+            return find_lock_holder(self._find_lock(study))
+        except OSError as error:
+            raise StoreError(f"{self.name} cannot be read: {error.strerror}.") from error
+
+    def _find_lock(self, study: str) -> Path:
+        # A study's name may be too long for a file name, or contain a slash.
+        code = sha256(study.encode(errors="surrogatepass")).hexdigest()[:16]
+        return self._path.with_name(f"{self._path.name}.{code}.lock")
 
     def make_claims(self, engine: Engine) -> FileClaims:
         """Return an empty set of claims on studies in this file."""
@@ -211,6 +302,8 @@ class SqliteFile:
         code = getattr(error, "sqlite_errorcode", None)
         # The low byte is the kind of error, the rest a sub-kind.
         known = _EXPLANATIONS.get(code & 0xFF) if code is not None else None
+        if code is None and "decode" in str(error):
+            known = _EXPLANATIONS[sqlite3.SQLITE_CORRUPT]
         return f"{self.name} {known}" if known else f"{self.name} cannot be used: {error}."
 
     def _lock(self, path: Path, *, wait: bool = False) -> FileLock:
@@ -258,11 +351,7 @@ class FileClaims:
 
     def find_holder(self, study: str) -> str | None:
         """Return the process that holds the claim on a study, this one included."""
-        try:
-            self._file.lock_study(study).close()
-        except StudyRunning as running:
-            return running.holder
-        return None
+        return self._file.find_holder(study)
 
     def begin_writing(self) -> AbstractContextManager[Connection]:
         """Begin a transaction that writes."""

@@ -12,6 +12,7 @@ from array import array
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from paceline.core.curve_requests import forecast_curves
 from paceline.core.forecast_quantiles import LEVELS
 from paceline.core.ports import History
 from paceline.core.rng import Stream, stream
@@ -49,6 +50,12 @@ NASTY: dict[str, list[float]] = {
     "all zero": [0.0] * 20,
     "negative": [-0.1 * k for k in range(20)],
     "rising": [0.1 * k for k in range(20)],
+}
+
+# Accuracies close to the end of their range, and such that jump between its ends.
+BOUNDED: dict[str, list[float]] = {
+    "close to the best": [0.999 - 0.5 / (1 + k) for k in range(20)],
+    "up and down": [0.9, 0.2, 0.95, 0.3] * 5,
 }
 
 
@@ -153,6 +160,18 @@ class CurveModelContract:
             assert low.median(epoch) < high.median(epoch), (
                 "the worse curve gets the better forecast"
             )
+
+    def test_forecasts_stay_inside_a_declared_range(self) -> None:
+        for name, accuracies in BOUNDED.items():
+            losses = [-accuracy for accuracy in accuracies]
+            history = History(losses, HORIZONS, EPOCHS, {"lr": 0.1}, bounds=(-1.0, 0.0))
+            (forecast,) = forecast_curves(self.make(), [history])
+            assert forecast is not None, f"{name}: no forecast where the range is declared"
+            for epoch, row in zip(forecast.epochs, forecast.quantiles, strict=True):
+                assert row[0] >= -1.0, f"{name}: {row[0]} at epoch {epoch} is below the range"
+                assert row[-1] <= 0.0, f"{name}: {row[-1]} at epoch {epoch} is above the range"
+                assert forecast.chance(epoch, -1.001) == 0.0, f"{name}: better than the range"
+                assert forecast.chance(epoch, 0.0) == 1.0, f"{name}: worse than the range"
 
 
 class FamilyCurveContract(CurveModelContract):

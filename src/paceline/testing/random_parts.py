@@ -1,14 +1,35 @@
 """Random parts: a policy, an allocator and a generator that use the whole port, at random.
 
 For tests of the machine and the engines. Their answers depend only on a seed and on the study's
-state, so a study with them replays like any other. They keep no memory.
+log, so a study with them replays like any other.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.decisions import AskForecast, Close, Cut, End, EndCause, Go, Pause, Stop, WakeAt
+from paceline.core.decisions import (
+    AskForecast,
+    Close,
+    Cut,
+    End,
+    EndCause,
+    Go,
+    Launch,
+    Open,
+    Pause,
+    Stop,
+    WakeAt,
+)
+from paceline.core.events import (
+    CapacityChanged,
+    Commanded,
+    Extended,
+    Forecasted,
+    Proposed,
+    Resumed,
+    Woke,
+)
 from paceline.core.ports import Fork, Pick, see_nothing
 from paceline.core.rng import stream
 from paceline.core.values import Status, TrialId
@@ -16,20 +37,35 @@ from paceline.core.values import Status, TrialId
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from paceline.core.decisions import Entry
     from paceline.core.ports import Demand, Demands, Verdict
     from paceline.core.values import Config
     from paceline.core.views import StudyView, TrialView
 
 
-class RandomPolicy:
-    """Returns every kind of verdict, chosen by a hash."""
+# After these, other trials may have become better or worse than a paused one.
+_CHANGES = (CapacityChanged, Commanded, Extended, Forecasted, Launch, Open, Proposed, Resumed, Woke)
 
-    see = staticmethod(see_nothing)
+
+class RandomPolicy:
+    """Returns every kind of verdict, chosen by a hash.
+
+    It does not continue a trial that it has just paused before anything else happens: the restart
+    would be for nothing.
+    """
 
     def __init__(self, *, seed: int = 0, forks: list[dict[str, Any]] | None = None) -> None:
         self._seed = seed
         # Changes that forks choose from; without any, it never forks.
         self._forks: list[Config] = [dict(changes) for changes in forks or ()]
+        # The trials that were paused, if nothing has happened since.
+        self._resting: frozenset[TrialId] = frozenset()
+
+    def see(self, entry: Entry, study: StudyView) -> None:
+        if isinstance(entry, Cut | Pause):
+            self._resting |= {entry.trial}
+        elif study.delivered or isinstance(entry, _CHANGES):
+            self._resting = frozenset()
 
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
         if not trial.alive:
@@ -64,7 +100,11 @@ class RandomPolicy:
     def next(self, study: StudyView) -> Pick | None:
         rng = stream(self._seed, "next", len(study.trials), study.running, _instant(study))
         ready = list(study.ready)
-        waiting = [t for t in study.trials if t.status is Status.PAUSED]
+        waiting = [
+            trial
+            for trial in study.trials
+            if trial.status is Status.PAUSED and trial.id not in self._resting
+        ]
         draw = rng.random()
         if study.new and (draw < 0.4 or not (ready or waiting)):
             return Pick(None, 1 + int(3 * rng.random()), "the probe wants a new one")

@@ -49,7 +49,15 @@ def dump_state(state: StudyState) -> dict[str, Any]:
 _DUMPED = ("trials", "attempts", "assignment", "tree", "checkpoints", "reused", "together")
 
 # Fields that are objects of plain fields.
-_PARTS = ("calibration", "epoch_times", "slots", "pending", "slot_time")
+_PARTS = (
+    "calibration",
+    "epoch_times",
+    "slots",
+    "pending",
+    "slot_time",
+    "relaunches",
+    "_sharers",
+)
 
 # Fields that hold only during one entry.
 _TRANSIENT = ("delivered", "departed", "subject", "new")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from paceline.core.errors import CheckpointError
-from paceline.worker.atomic_file import write_atomically
+from paceline.worker.atomic_file import open_regular_file, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +28,8 @@ _ALIGN = 64
 # The key of an object that stands for a value JSON cannot hold.
 _MARK = "~"
 _BIG = 2**63
+# The kinds of numpy arrays that can be written: numbers and text.
+_KINDS = frozenset("biufcSU")
 
 
 def write(path: Path, values: dict[str, Any]) -> tuple[int, str]:
@@ -59,7 +61,8 @@ def write(path: Path, values: dict[str, Any]) -> tuple[int, str]:
 def read(path: Path, digest: str = "") -> dict[str, Any]:
     """Return the values of a file; with a digest, raise CheckpointError if it does not match."""
     try:
-        body = path.read_bytes()
+        with open_regular_file(path) as file:
+            body = file.read()
     except OSError as error:
         raise CheckpointError(f"checkpoint {path.name} cannot be read: {error.strerror}.") from None
     if digest and blake2b(body, digest_size=16).hexdigest() != digest:
@@ -70,12 +73,12 @@ def read(path: Path, digest: str = "") -> dict[str, Any]:
     end = start + int.from_bytes(body[len(MAGIC) : start], "little")
     try:
         tree = msgspec.json.decode(body[start:end])
-        unpacked = _Unpacker(memoryview(body), end).unpack(tree)
-    except (msgspec.MsgspecError, ValueError, KeyError, IndexError, TypeError):
+        unpacked = dict(_Unpacker(memoryview(body), end).unpack(tree))
+    except (msgspec.MsgspecError, ValueError, LookupError, TypeError, AttributeError, RuntimeError):
         raise CheckpointError(
             f"checkpoint {path.name} is damaged: its header cannot be read."
         ) from None
-    return dict(unpacked)
+    return unpacked
 
 
 def check(value: Any, name: str) -> None:  # noqa: ANN401
@@ -126,7 +129,7 @@ class _Packer:
             return {_MARK: "tensor", "dtype": name, "shape": shape, **self._buffer(_view(flat))}
         if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
             array = numpy.ascontiguousarray(value)
-            if array.dtype.kind not in "biufcSU":
+            if array.dtype.kind not in _KINDS:
                 raise _cannot(where, f"an array of {array.dtype}")
             mark = "array" if isinstance(value, numpy.ndarray) else "scalar"
             shape = list(value.shape)
@@ -170,28 +173,39 @@ class _Unpacker:
                 return self._foreign(mark, value["dtype"], value["shape"], value["size"])
 
     def _foreign(self, mark: str, dtype: str, shape: Sequence[int], size: int) -> Any:  # noqa: ANN401
-        # A copy: the restored array must be writable.
-        data = bytearray(self._buffer(size))
         if mark == "tensor":
             import torch
 
             kind = getattr(torch, dtype)
+            _check_size(shape, kind.itemsize, size)
             if not size:
                 return torch.empty(shape, dtype=kind)
+            data = bytearray(self._buffer(size))
             return torch.frombuffer(data, dtype=torch.uint8).view(kind).reshape(shape)
         if mark not in ("array", "scalar"):
             raise ValueError(mark)
         import numpy
 
-        array = numpy.frombuffer(data, dtype=numpy.dtype(dtype)).reshape(shape)
+        of = numpy.dtype(dtype)
+        if of.kind not in _KINDS:
+            raise ValueError(dtype)
+        _check_size(shape, of.itemsize, size)
+        # A copy: the restored array must be writable.
+        array = numpy.frombuffer(bytearray(self._buffer(size)), dtype=of).reshape(shape)
         return array if mark == "array" else array[()]
 
     def _buffer(self, size: int) -> memoryview:
         start = self._at + -self._at % _ALIGN
         self._at = start + size
-        if self._at > len(self._body):
+        if size < 0 or self._at > len(self._body):
             raise ValueError("the file ends early")
         return self._body[start : self._at]
+
+
+def _check_size(shape: Sequence[int], item: int, size: int) -> None:
+    # Before anything is allocated: a small file may name a huge array.
+    if min(shape, default=0) < 0 or math.prod(shape) * item != size:
+        raise ValueError("the shape does not fit the buffer")
 
 
 def _view(tensor: Any) -> memoryview:  # noqa: ANN401

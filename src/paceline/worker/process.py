@@ -91,7 +91,9 @@ def run_attempt(
 
 
 def _set_up(start: StartAttempt, stop: StopRequest) -> None:
-    log = os.open(start.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    if os.path.islink(start.log):
+        os.unlink(start.log)  # left by another: its target is not this study's
+    log = os.open(start.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

@@ -136,6 +136,7 @@ class CheckpointWritten(Message, frozen=True, kw_only=True):
 
 
 # The note of a checkpoint that was not written because the training function keeps no objects.
+NOT_WRITTEN = "its checkpoint cannot be written"
 KEEPS_NOTHING = "it keeps nothing, so that it starts over when it is paused"
 
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 # How many lines of a traceback go into the note of a failure; the log of the attempt has all.
 _TAIL_LINES = 20
+_EXIT = (
+    "the training function called sys.exit(), which ends a program: return from the function "
+    "instead, or raise pl.TrialPruned to stop the trial"
+)
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ERRORS = f"{PacelineError.__module__}."
 # Frames between the worker's main function and the user's, or below a call of the trial.
@@ -37,6 +41,8 @@ def describe_error(error: BaseException, train: Callable[..., Any]) -> FunctionF
     _leave_user_frames(trace)
     # Our errors are public under their names alone.
     lines = "".join(trace.format()).replace(_ERRORS, "").rstrip().splitlines()
+    if type(error) is SystemExit:
+        lines[-1] = f"SystemExit: {_EXIT}"
     return FunctionFailed(
         note="\n".join(lines[-_TAIL_LINES:]),
         out_of_memory=is_out_of_memory(error),

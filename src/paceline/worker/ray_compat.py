@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.errors import TrialError
+from paceline.core.errors import CheckpointError, TrialError
 from paceline.worker.metrics import parse_report
 
 if TYPE_CHECKING:
@@ -75,9 +75,14 @@ def files_in(folder: str | Path) -> dict[str, bytes]:
 
 
 def put_files(files: dict[str, bytes], folder: str | Path) -> None:
-    """Write files into a folder, by their relative paths."""
+    """Write files into a folder, by their relative paths. Raises CheckpointError outside it."""
+    root = Path(folder).resolve()
     for name, body in files.items():
-        path = Path(folder) / name
+        path = (root / name).resolve()
+        if not path.is_relative_to(root) or path == root:
+            raise CheckpointError(
+                f"the checkpoint names a file {name!r} outside its folder: nothing more is written."
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
 

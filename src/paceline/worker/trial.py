@@ -20,12 +20,14 @@ from paceline.core.values import Config, Metrics, to_loss
 from paceline.plan.cadence import is_save_due, list_likely_branches
 from paceline.plan.settings import is_changing, value_at
 from paceline.worker import checkpoint_file
+from paceline.worker.epochs_method import EpochsMethod
 from paceline.worker.gang import GangLinks, derive_seed
 from paceline.worker.kept import KeptObjects, seed_everything
 from paceline.worker.memory_usage import measure_memory
 from paceline.worker.metrics import parse_report
 from paceline.worker.protocol import (
     KEEPS_NOTHING,
+    NOT_WRITTEN,
     AskAddress,
     BestLoss,
     Channel,
@@ -207,12 +209,16 @@ class Trial(SuggestingTrial):
         kept = tuple(self._kept.register(name, given) for name, given in objects.items())
         return kept[0] if len(kept) == 1 else kept
 
-    def epochs(self) -> Iterator[int]:
-        """Yield the index of each epoch to train, from 0 or from the checkpoint.
+    @property
+    def epochs(self) -> EpochsMethod:
+        """Call it to get the index of each epoch to train, from 0 or from the checkpoint.
 
         Each epoch ends with one `report`. The loop ends after the last epoch; if the trial is
         paused or stopped before, the function unwinds and the code after the loop does not run.
         """
+        return EpochsMethod(self._iterate_epochs)
+
+    def _iterate_epochs(self) -> Iterator[int]:
         self._loops = True
         if self._done:
             self._kept.restore_random()
@@ -327,7 +333,6 @@ class Trial(SuggestingTrial):
         """
         self._stop.check()
         self._await_goal()
-        seconds = time.monotonic() - self._began
         self._done += 1
         self._last_value = numbers[self._start.metric]
         if self.rank:
@@ -335,6 +340,8 @@ class Trial(SuggestingTrial):
             self._begin_epoch()
             return
         self._await_others(EpochTrained)
+        # The epoch of a gang takes as long as that of its slowest process.
+        seconds = time.monotonic() - self._began
         self._read_orders()
         loss = to_loss(self._last_value, self._start.sign)
         better = loss < self._best
@@ -490,7 +497,7 @@ class Trial(SuggestingTrial):
             path = Path(self._start.folder) / checkpoint_name(self._start.attempt, epoch)
             size, digest = checkpoint_file.write(path, values)
         except OSError as error:
-            note = f"its checkpoint cannot be written: {error.strerror or error}"
+            note = f"{NOT_WRITTEN}: {error.strerror or error}"
             return CheckpointSkipped(epoch=epoch, note=note)
         self._saved_at = time.monotonic()
         self._saved = epoch

@@ -15,6 +15,7 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.values import GroupSpec, Part
 from paceline.engines.process.checkpoint_files import CheckpointFiles
+from paceline.engines.process.clock import Clock
 from paceline.engines.process.engine import ProcessEngine
 from paceline.engines.process.local.devices import LocalDevices
 from paceline.engines.process.providers import SlotsChanged
@@ -204,3 +205,44 @@ def test_a_resumed_engine_reports_lost_attempts_and_repeats_open_requests(
     assert (ended.attempt, ended.cause, ended.note) == (0, e.Cause.LOST, "its driver was gone")
     assert {type(event) for event in answers} == {e.Proposed, e.Forecasted, e.Woke}
     assert all(sooner.at <= later.at for sooner, later in itertools.pairwise(events))
+
+
+class SettableClock:
+    """A monotonic clock that a test moves."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_attempts_do_not_hang_because_the_driver_was_stopped(
+    pool: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = SettableClock()
+    monkeypatch.setattr(
+        "paceline.engines.process.engine.Clock", lambda _: Clock(100.0, time.monotonic)
+    )
+    engine = ProcessEngine(
+        make_spec(),
+        pool,
+        LocalDevices(3, 3),
+        files=CheckpointFiles(tmp_path),
+        timeouts=Timeouts(last_grace_s=0.0, hang_s=40.0),
+    )
+    driver = EngineDriver(engine, 0.02)
+    driver.apply(make_open(0, {}))
+    driver.apply(driver.make_launch(0, trial=0, goal=FAR))
+    engine.wait(0.0)
+    # The driver gets no processor time for an hour, and what the worker has sent is unread.
+    time.now += 3600.0
+    pool.post((0, make_report(1, 0.5)))
+    for _ in range(3):
+        engine.wait(0.0)
+    assert pool.signals == []
+    # From now on the worker is silent, while the driver looks.
+    for _ in range(9):
+        time.now += 10.0
+        engine.wait(0.0)
+    assert pool.signals[0] == (0, signal.SIGTERM)
+    engine.close()

@@ -75,11 +75,8 @@ def run_script(folder: Path, text: str, typed: str = "") -> subprocess.Completed
     """Run a program of its own that tunes inline; type into it."""
     path = folder / "script.py"
     path.write_text(textwrap.dedent(text), encoding="utf-8")
-    # A Ray test before this one may have set Ray's debugger for this process.
-    environment = {name: text for name, text in os.environ.items() if name != "PYTHONBREAKPOINT"}
     return subprocess.run(
         [sys.executable, str(path)],
-        env=environment,
         input=typed,
         capture_output=True,
         text=True,

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from process_engines import (
     list_forkservers,
     make_engine,
@@ -23,6 +24,7 @@ from waiting import wait_for
 
 from paceline.core import decisions as d
 from paceline.core import events as e
+from paceline.core.errors import PacelineWarning
 from paceline.engines.process.local.worker_pool import ForkServerPool
 from paceline.testing.engine_driver import (
     FAR,
@@ -288,7 +290,8 @@ def test_a_full_disk_is_reported_and_training_continues(
     folder.rmdir()
     folder.symlink_to("/dev/full")  # whatever is written there fails
     driver.apply(driver.make_launch(0, goal=4))
-    ended = driver.wait_for_end(0)
+    with pytest.warns(PacelineWarning, match="cannot be written .* Training goes on without it"):
+        ended = driver.wait_for_end(0)
     assert ended.cause is e.Cause.GOAL
     assert [epoch for epoch, _ in driver.list_reports(0)] == [1, 2, 3, 4]
     assert all("cannot be written" in missed.note for missed in driver.list_events(e.Missed))
@@ -313,6 +316,33 @@ def test_an_epoch_that_beats_the_best_loss_is_saved_at_once(
     driver.wait_for_end(1)
     # Its first save tells what saves cost; then it saves where it must, for it is never the best.
     assert 3 in [event.epoch for event in driver.list_events(e.Saved) if event.attempt == 1]
+
+
+def test_an_attempt_whose_goal_moved_back_to_its_checkpoint_ends_within_the_epoch(
+    driven: Callable[..., EngineDriver],
+) -> None:
+    def lingers(trial: Any) -> None:  # noqa: ANN401
+        kept = trial.keep(kept=[0])
+        for epoch in trial.epochs():
+            if epoch:
+                time.sleep(3.0)  # longer than its process lives
+            kept[0] = epoch
+            trial.report(loss=1.0)
+
+    driver = driven(lingers, {"a": 1})
+    apply = driver._apply
+
+    def move_goal_back(event: e.AnyEvent, *decisions: d.AnyDecision) -> None:
+        if isinstance(event, e.Reported) and event.epoch == 1:
+            decisions += (make_amend(0, version=1, goal=1),)
+        apply(event, *decisions)
+
+    driver._apply = move_goal_back  # type: ignore[method-assign]
+    driver.apply(driver.make_launch(0, goal=FAR))
+    # Its first epoch is the best so far and was saved before it was reported.
+    ended = driver.wait_for_end(0)
+    assert (ended.cause, driver.list_reports(0)) == (e.Cause.GOAL, [(1, 1.0)])
+    assert [event.epoch for event in driver.list_events(e.Saved)] == [1]
 
 
 def test_a_setting_changes_in_a_running_attempt(driven: Callable[..., EngineDriver]) -> None:

@@ -125,7 +125,10 @@ def test_what_no_log_names_is_seen_and_deleted_by_the_command_line(
     (tmp_path / "stray").write_bytes(b"x" * 123)
     storage.put("99-1.ckpt", str(tmp_path / "stray"))
     paceline = CommandLine(tmp_path, capsys, monkeypatch)
-    ran = paceline("checkpoints", "moves", "--store", given["store"], "--json")
+    listing = ("checkpoints", "moves", "--store", given["store"], "--json")
+    refused = paceline(*listing)
+    assert (refused.code, f"add --allow {storage.url}" in refused.err) == (2, True)
+    ran = paceline(*listing, "--allow", place)
     found = msgspec.json.decode(ran.out, type=CheckpointPage)
     assert (found.place, found.stray_bytes) == (storage.url, 123)
     assert [stray.name for stray in found.strays] == ["99-1.ckpt"]

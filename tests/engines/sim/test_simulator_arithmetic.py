@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from small_studies import POSTER, SmallStudy, make_table
 
 from paceline.core.decisions import EndCause, Launch, Retire
 from paceline.core.errors import SpecError
-from paceline.core.events import CapacityChanged, Cause, Ended, Saved
+from paceline.core.events import CapacityChanged, Cause, Ended, Reported, Saved
 from paceline.core.speedup import SpeedUp, parse_speedup
 from paceline.core.values import Budget, Config, Status, Target
-from paceline.engines.sim.cluster import Faults
+from paceline.engines.sim.cluster import Cluster, Faults
+from paceline.engines.sim.engine import SimEngine
+from paceline.testing.engine_driver import EngineDriver, make_amend, make_open
+from paceline.testing.engines import EngineContract
+from paceline.testing.simulations import AddingWorkload
+
+if TYPE_CHECKING:
+    from paceline.core.ports import Advisor, Engine, Workload
 
 
 @pytest.mark.parametrize(("slots", "makespan"), [(1, 70), (2, 40), (4, 30)])
@@ -76,6 +83,36 @@ def test_a_speed_up_table_is_interpolated_and_constant_beyond_its_end() -> None:
     assert played.state.now == pytest.approx(9 / 2.4)
 
 
+def test_a_save_takes_as_long_on_several_slots_as_on_one() -> None:
+    cluster = {"save_s": 3.0, "restore_s": 0.5}
+    played = SmallStudy(make_table([[1.0] * 8]), slots=2, span=2, cluster=cluster).run()
+    assert played.state.now == 4 + 3
+    (saved,) = played.list_entries(Saved)
+    assert (saved.at, saved.seconds) == (7.0, 3.0)
+
+
+def test_a_start_takes_as_long_beside_another_trial_as_alone() -> None:
+    # Both start for 3 s. The first trains 2 epochs at half speed, the second 2 more at full speed.
+    cluster = {"speed": SpeedUp(interference=1.0), "setup_s": 3.0}
+    played = SmallStudy(make_table([[1.0] * 2, [1.0] * 4]), slots=1, pack=2, cluster=cluster).run()
+    assert played.state.now == pytest.approx(3 + 4 + 2)
+
+
+def test_a_table_may_say_how_fast_trials_on_one_slot_are() -> None:
+    speed = parse_speedup("table:1/4=0.3,1/2=0.8,1=1,2=1.5")
+    assert [speed.shared(trials) for trials in (1, 2, 4)] == [1.0, 0.8, 0.3]
+    # Between two points, and below the first, where the slot trains as much in total.
+    assert speed.shared(3) == pytest.approx(0.3 + 0.5 / 3)
+    assert speed.shared(8) == pytest.approx(0.15)
+    assert parse_speedup(str(speed)) == speed
+    with pytest.raises(SpecError, match="leave one of them out"):
+        parse_speedup("table:1/2=0.8,1=1", 0.5)
+    with pytest.raises(SpecError, match="cannot be read"):
+        parse_speedup("table:0/2=0.8,1=1")
+    with pytest.raises(SpecError, match="has the entry 1=1"):
+        parse_speedup("table:1/2=0.8,2=1.5")
+
+
 @pytest.mark.parametrize("interference", [0.0, 0.25, 1.0])
 def test_two_packed_trials_with_interference_x_take_one_plus_x(interference: float) -> None:
     cluster = {"speed": SpeedUp(interference=interference)}
@@ -89,6 +126,80 @@ def test_a_packed_trial_speeds_up_when_its_neighbour_leaves() -> None:
     cluster = {"speed": SpeedUp(interference=1.0)}
     played = SmallStudy(make_table([[1.0] * 2, [1.0] * 4]), slots=1, pack=2, cluster=cluster).run()
     assert played.state.now == pytest.approx(6.0)
+
+
+def test_an_epoch_is_reported_with_the_time_that_it_took_beside_a_neighbour() -> None:
+    # The neighbour leaves at 2 s, in the middle of an epoch that began at half speed.
+    cluster = {"speed": SpeedUp(interference=1.0)}
+    trace = make_table([[1.0], [1.0] * 3], seconds=[1.0, 2.0])
+    played = SmallStudy(trace, slots=1, pack=2, cluster=cluster).run()
+    took = [report.seconds for report in played.list_entries(Reported) if report.attempt == 1]
+    assert took == [3.0, 2.0, 2.0]
+
+
+def test_a_worker_is_killed_at_its_time_and_its_trial_goes_on() -> None:
+    cluster = {"save_every_s": 0.0, "faults": Faults(kills=((2.5, 1), (9.0, 7)))}
+    played = SmallStudy(make_table([[1.0] * 4] * 2), slots=2, cluster=cluster).run()
+    ended = [(event.at, event.attempt, event.cause) for event in played.list_entries(Ended)]
+    assert ended == [(2.5, 1, Cause.FAILED), (4.0, 0, Cause.FINISHED), (4.5, 2, Cause.FINISHED)]
+    assert [trial.failures for trial in played.state.trials] == [0, 1]
+
+
+def test_a_worker_killed_on_a_shared_slot_counts_as_out_of_memory() -> None:
+    cluster = {"faults": Faults(kills=((1.5, 0),))}
+    played = SmallStudy(make_table([[1.0] * 4] * 2), slots=2, pack=2, cluster=cluster).run()
+    assert played.list_entries(Ended)[0].cause is Cause.CROWDED
+    assert [trial.failures for trial in played.state.trials] == [0, 0]
+
+
+# As worker processes do
+
+
+@pytest.mark.parametrize(
+    ("live", "step", "reports", "saves"),
+    [(False, 1.0, [1, 2], [2]), (True, 1.0, [1, 2, 3], [1, 3]), (True, -1.0, [1, 2], [1, 2])],
+)
+def test_workers_train_on_while_their_report_is_judged(
+    live: bool, step: float, reports: list[int], saves: list[int]
+) -> None:
+    # The order to end comes after the report of epoch 2, when a worker trains epoch 3 already. It
+    # is ended at once only if it has just saved: because its loss is the best so far.
+    engine = SimEngine(AddingWorkload(1.0), Cluster(slots=2, live=live))
+    driver = EngineDriver(engine, 1.0)
+    driver.apply(make_open(0, {"step": step}), driver.make_launch(0, goal=9))
+    driver.wait_for_report(0, 2)
+    driver.apply(make_amend(0, version=1, goal=2))
+    ended = driver.wait_for_end(0)
+    assert (ended.cause, ended.at) == (Cause.GOAL, float(reports[-1]))
+    assert [epoch for epoch, _ in driver.list_reports(0)] == reports
+    assert [event.epoch for event in driver.list_events(Saved)] == saves
+
+
+def test_a_goal_raised_at_a_workers_goal_costs_a_save_and_no_start() -> None:
+    engine = SimEngine(AddingWorkload(1.0), Cluster(slots=2, live=True, save_s=0.5))
+    driver = EngineDriver(engine, 1.0)
+    driver.apply(make_open(0, {"step": 1.0}), driver.make_launch(0, goal=2))
+    driver.wait_for_report(0, 2)
+    driver.apply(make_amend(0, version=1, goal=3))
+    ended = driver.wait_for_end(0)
+    # Saves after epoch 1, to learn their cost, and at both goals.
+    assert (ended.cause, ended.at) == (Cause.GOAL, 3 + 3 * 0.5)
+
+
+class TestLikeWorkers(EngineContract):
+    """The contract of engines holds for a simulator that does as workers do."""
+
+    @staticmethod
+    def make(workload: Workload, advisor: Advisor) -> Engine:
+        return SimEngine(workload, Cluster(slots=2, live=True), advisor)
+
+
+def test_workers_save_first_to_learn_what_a_save_costs_and_then_the_best() -> None:
+    curves = [[3.0, 4.0, 2.0, 5.0, 1.0, 6.0], [9.0] * 6]
+    for live, saves in ((True, [1, 3, 5, 6, 1, 6]), (False, [6, 6])):
+        cluster = {"live": live, "save_s": 0.25}
+        played = SmallStudy(make_table(curves), cluster=cluster).run()
+        assert [event.epoch for event in played.list_entries(Saved)] == saves
 
 
 def test_a_failed_attempt_costs_exactly_the_lost_epochs_and_set_up_and_restore() -> None:

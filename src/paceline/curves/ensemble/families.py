@@ -6,15 +6,14 @@ priors or noise. A vector outside a formula's domain gives NaN or infinity, neve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
-IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+    from paceline.curves.arrays import Array
 
 
 class Family(NamedTuple):

@@ -3,8 +3,7 @@
 Each family's posterior is first approximated by a normal distribution (importance sampling with
 rising weight on the data). The chains run in coordinates in which all families look alike: one
 number selects the family, and four are standard normal if the approximation is right. There,
-chains mix in a few steps and move from family to family. The only module that imports emcee, from
-the extra `ensemble`.
+chains mix in a few steps and move from family to family.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ import numpy as np
 from scipy.special import gammaln, ndtr, ndtri
 from scipy.stats import rankdata
 
+from paceline.curves.emcee_chains import run_walkers
 from paceline.curves.ensemble.posterior import SIZE
 from paceline.curves.ensemble.priors import PRIORS
 
 if TYPE_CHECKING:
-    from paceline.curves.ensemble.families import Array, IntArray
+    from paceline.curves.arrays import Array, IntArray
     from paceline.curves.ensemble.posterior import Posterior
 
 COUNT = len(PRIORS)
@@ -134,8 +134,6 @@ def run_chains(
     random: Any,  # noqa: ANN401
 ) -> Chains:
     """Return chains of `steps` steps after a burn-in of a third as many."""
-    import emcee
-
     volumes = _log_determinants(start.roots) - np.log(start.shares)
 
     def log_density(coordinates: Array) -> Array:
@@ -143,21 +141,18 @@ def run_chains(
         found = posterior.log_density(families, points)
         return np.asarray(found + volumes[families] - 0.5 * coordinates[:, 0] ** 2)
 
-    moves = [
-        (emcee.moves.MHMove(_propose_independent), _INDEPENDENT),
-        (emcee.moves.DEMove(), _DIFFERENCES),
-        (emcee.moves.StretchMove(), _STRETCHES),
-    ]
-    sampler = emcee.EnsembleSampler(walkers, SIZE + 1, log_density, moves=moves, vectorize=True)
-    first = _draw_starts(log_density, walkers, random)
-    state = emcee.State(first, random_state=random.get_state())
     burn_in = steps // 3
-    sampler.run_mcmc(state, burn_in + steps, skip_initial_state_check=True)
-    return Chains(
-        sampler.get_chain(discard=burn_in),
-        sampler.get_log_prob(discard=burn_in),
-        float(np.mean(sampler.acceptance_fraction)),
-    )
+    first = _draw_starts(log_density, walkers, random)
+    walk = run_walkers(log_density, first, burn_in + steps, random, _choose_moves)
+    return Chains(walk.chain[burn_in:], walk.log_density[burn_in:], walk.acceptance)
+
+
+def _choose_moves(moves: Any) -> list[tuple[Any, float]]:  # noqa: ANN401
+    return [
+        (moves.MHMove(_propose_independent), _INDEPENDENT),
+        (moves.DEMove(), _DIFFERENCES),
+        (moves.StretchMove(), _STRETCHES),
+    ]
 
 
 def _draw_starts(log_density: Any, walkers: int, random: Any) -> Array:  # noqa: ANN401

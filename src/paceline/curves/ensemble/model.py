@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import math
 import struct
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from paceline.core.base_part import BasePart
-from paceline.core.errors import SpecError, make_missing_extra_error
+from paceline.core.errors import SpecError
 from paceline.core.forecast_quantiles import LEVELS, Forecast
 from paceline.core.rng import stream
+from paceline.curves.accuracy_scale import choose_scale
+from paceline.curves.emcee_chains import require_emcee
 from paceline.curves.ensemble.mcmc import COUNT, compute_r_hat, fit_approximation, run_chains
 from paceline.curves.ensemble.posterior import Posterior
 from paceline.curves.ensemble.priors import PRIORS
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.core.ports import History
-    from paceline.curves.ensemble.families import Array
+    from paceline.curves.accuracy_scale import AccuracyScale
+    from paceline.curves.arrays import Array
 
 STEPS, WALKERS = 300, 128
 # R-hat needs half-chains; emcee needs two walkers for each of five coordinates.
@@ -68,9 +70,7 @@ class Ensemble(BasePart):
     others = 0
 
     def __init__(self, *, steps: int = STEPS, walkers: int = WALKERS) -> None:
-        # Checked here, so that a study without the extra fails before it starts.
-        if find_spec("emcee") is None:
-            raise make_missing_extra_error("emcee", "ensemble")
+        require_emcee()
         # Steps are those after burn-in.
         if steps < _LEAST_STEPS or walkers < _LEAST_WALKERS:
             raise SpecError(
@@ -134,24 +134,7 @@ class Ensemble(BasePart):
         )
 
 
-class _Scale(NamedTuple):
-    """The losses that correspond to the accuracies 0 and 1."""
-
-    zero: float
-    one: float
-
-    @property
-    def span(self) -> float:
-        return self.zero - self.one
-
-    def accuracy(self, losses: Array) -> Array:
-        return np.clip((self.zero - losses) / self.span, -1.0, 2.0)
-
-    def loss(self, accuracies: Array) -> Array:
-        return self.zero - self.span * accuracies
-
-
-def _select_points(history: History) -> tuple[Array, Array, _Scale] | None:
+def _select_points(history: History) -> tuple[Array, Array, AccuracyScale] | None:
     """Return the epochs and losses to fit, and their scale; None if nothing can be fitted."""
     losses = np.asarray(history.losses, dtype=float)
     if not len(losses) or not math.isfinite(losses[-1]):
@@ -163,22 +146,10 @@ def _select_points(history: History) -> tuple[Array, Array, _Scale] | None:
         early = np.geomspace(1, last + 1, _EARLY) - 1
         epochs = epochs[np.unique(np.rint(np.concatenate([evenly, early])).astype(int))]
     losses = losses[epochs]
-    scale = _choose_scale(losses)
+    scale = choose_scale(losses)
     if not (math.isfinite(scale.span) and scale.span > 0):
         return None
     return (epochs + 1).astype(float), losses, scale
-
-
-def _choose_scale(losses: Array) -> _Scale:
-    low, high = float(losses.min()), float(losses.max())
-    if low >= -1 and high <= 0:
-        return _Scale(0.0, -1.0)  # a negated accuracy
-    if low >= 0:
-        # A loss whose optimum is 0. A single exploded loss does not set the scale. The worst loss
-        # maps to 0.1, since most families cannot stay at 0.
-        worst = min(high, 50 * float(np.median(losses))) or high or 1.0
-        return _Scale(worst / 0.9, 0.0)
-    return _Scale(high + (high - low) / 6, low - (high - low) / 2)
 
 
 def _rescale_epochs(epochs: Array, last: int) -> Array:
@@ -191,7 +162,7 @@ def _pack_hex(epochs: Array, losses: Array) -> str:
 
 
 def _mix_forecast(
-    horizons: Sequence[int], mean: Array, sd: Array, scale: _Scale
+    horizons: Sequence[int], mean: Array, sd: Array, scale: AccuracyScale
 ) -> Forecast | None:
     """Return the quantiles of an equal mixture of normals; None if there is no component."""
     if not len(mean):

@@ -14,7 +14,7 @@ import numpy as np
 from paceline.curves.ensemble.priors import PRIORS, drift_variance, early_noise, noise_variance
 
 if TYPE_CHECKING:
-    from paceline.curves.ensemble.families import Array, IntArray
+    from paceline.curves.arrays import Array, IntArray
 
 # A point is (family, z) with four standard normal numbers: two of the shape, noise, drift.
 SIZE = 4

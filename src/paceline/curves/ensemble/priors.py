@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
-from paceline.curves.ensemble.families import FAMILIES, Array, Family
+from paceline.curves.ensemble.families import FAMILIES, Family
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from paceline.curves.arrays import Array
 
 # ln of the noise's standard deviation, and of the drift over a whole run in units of the noise.
 NOISE = (-4.0, 1.25)

@@ -166,8 +166,6 @@ def _sharpen_levels(spread: float) -> Array:
 def _make_forecast(history: History, curve: _EncodedCurve, run_network: Array) -> Forecast | None:
     levels = _sharpen_levels(_WITH_OTHERS if len(curve.others) else _ALONE)
     losses = encoding.compute_quantiles(run_network, curve.frame, levels)
-    if history.bounds is not None:
-        losses = np.clip(losses, *history.bounds)
     if not np.isfinite(losses).all():
         return None
     rows = tuple(tuple(row) for row in losses.tolist())

@@ -59,6 +59,10 @@ class RunningAttempt:
         self.goal = launch.goal
         self.save_at = launch.save_at
         self.version = 0
+        # Its goal was moved back to an epoch that it has reported: it trains the next one already.
+        self.has_passed_goal = False
+        # The epoch of its last checkpoint.
+        self.saved = launch.start
         # The processes that have not exited, by rank.
         self.processes = [
             WorkerProcess(self, worker, channel, rank)
@@ -189,7 +193,10 @@ class RunningAttempt:
         return "\n".join(text.rstrip().splitlines()[-_TAIL_LINES:])
 
     def _fail_by_exit(self, process: WorkerProcess, status: int) -> None:
-        how = f"exited with code {status}"
+        how = (
+            f"exited with code {status} and without an error, as after os._exit: return from the "
+            "training function, or raise an error"
+        )
         if status < 0:
             hint = ", perhaps for want of memory" if status == -signal.SIGKILL else ""
             how = f"was ended by {signal.Signals(-status).name}{hint}"

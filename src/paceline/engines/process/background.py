@@ -5,6 +5,7 @@ Knows a queue of jobs for each kind and one queue of results. Does not know what
 
 from __future__ import annotations
 
+import atexit
 import threading
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -74,5 +75,35 @@ class BackgroundJobs:
 
     def _run(self, queue: SimpleQueue[Job | None]) -> None:
         while (job := queue.get()) is not None and not self._closed:
-            self._results.put(job())
+            with _Running():
+                self._results.put(job())
             self._wakeup.wake()
+
+
+class _Running:
+    """A job that runs: the exit of the program waits for it, but not for long.
+
+    Python ends a daemon thread where it is; in C++ code that aborts the whole program.
+    """
+
+    jobs = 0
+    changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self.changed:
+            _Running.jobs += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.changed:
+            _Running.jobs -= 1
+            self.changed.notify_all()
+
+
+# How long the exit of the program waits for running jobs.
+_EXIT_S = 2.0
+
+
+@atexit.register
+def _await_jobs() -> None:
+    with _Running.changed:
+        _Running.changed.wait_for(lambda: not _Running.jobs, _EXIT_S)

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from paceline.core.errors import CheckpointError
+from paceline.engines.process.output_files import OutputFiles
 from paceline.worker.trial import checkpoint_name
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _OWN_NAME = re.compile(r"(\d+)-(\d+)\.ckpt")
 _REUSED_NAME = re.compile(r"adopted-(\d+)-(\d+)\.ckpt")
+# Checkpoints, the files that became or will become one, and the test of a storage.
+_OWN_FILE = re.compile(r"\.?(adopted-)?\d+-\d+\.ckpt.*|\.?check-[0-9a-f]{32}.*")
 
 
 class CheckpointFiles:
@@ -39,8 +42,9 @@ class CheckpointFiles:
     ) -> None:
         self.checkpoints = files / "checkpoints"
         self.logs = files / "logs"
+        self.outputs = OutputFiles(self.logs)
         for folder in (self.checkpoints, self.logs) if create else ():
-            folder.mkdir(parents=True, exist_ok=True)
+            _make_folder(folder)
         # Where checkpoints are kept; None: in this folder alone.
         self.storage = storage
         self.cache_bytes = cache_bytes
@@ -55,7 +59,7 @@ class CheckpointFiles:
 
     def log(self, attempt: AttemptId) -> Path:
         """Return the path of an attempt's output."""
-        return self.logs / f"attempt-{attempt}.log"
+        return self.outputs.path(attempt)
 
     def drop(self, name: CheckpointKey) -> None:
         """Delete a checkpoint on this machine."""
@@ -146,8 +150,10 @@ class CheckpointFiles:
         """Delete every file on this machine that the log does not name."""
         for path in self.checkpoints.iterdir():
             name = _parse_name(path.name)
-            if name is None or name not in named:
+            if is_own_file(path.name) and name not in named:
                 path.unlink(missing_ok=True)
+            elif name is None:
+                continue  # not written by a study
             elif self.storage is not None:
                 self.add_cached(name)
 
@@ -156,9 +162,23 @@ class CheckpointFiles:
         if self.storage is None:
             return
         for stored in self.storage.list():
-            name = _parse_name(stored.name)
-            if name is None or name not in named:
+            if is_own_file(stored.name) and _parse_name(stored.name) not in named:
                 self.storage.delete(stored.name)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"the folder {folder} for a study's files cannot be created: "
+            f"{error.strerror or error}; give another one with files=…."
+        ) from error
+
+
+def is_own_file(file: str) -> bool:
+    """Return whether a study wrote a file of this name: a checkpoint, or a part of one."""
+    return _OWN_FILE.fullmatch(file) is not None
 
 
 def _parse_name(file: str) -> CheckpointKey | None:

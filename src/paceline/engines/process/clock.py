@@ -16,10 +16,16 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Runs from 0, or from where a log ended; `began` is that moment on the monotonic clock."""
+    """Runs from 0, or from where a log ended; `began` is that moment on the monotonic clock.
 
-    def __init__(self, began: float | None = None) -> None:
-        self._began = time.monotonic() if began is None else began
+    The system's clock may be set meanwhile: nothing here depends on it.
+    """
+
+    def __init__(
+        self, began: float | None = None, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._monotonic = monotonic
+        self._began = monotonic() if began is None else began
         # (when, number, callback): numbers make ties first-in first-out.
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = 0
@@ -27,7 +33,7 @@ class Clock:
     @property
     def now(self) -> float:
         """Seconds since the study began."""
-        return time.monotonic() - self._began
+        return self._monotonic() - self._began
 
     @property
     def next_due(self) -> float:
@@ -36,7 +42,7 @@ class Clock:
 
     def resume(self, at: float) -> None:
         """Continue from this time."""
-        self._began = time.monotonic() - at
+        self._began = self._monotonic() - at
 
     def call_at(self, when: float, callback: Callable[[], None]) -> None:
         """Call this at a time of the study; where that is past, at the next `run_due`."""

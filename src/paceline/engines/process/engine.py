@@ -184,7 +184,7 @@ class ProcessEngine:
         if self._devices.needs_watching:
             self._clock.call_later(self._timeouts.look_s, self._keep_looking)
         if self._timeouts.hang_s is not None:
-            self._clock.call_later(self._timeouts.hang_s / 4, self._look_for_hanging)
+            self._look_again(self._timeouts.hang_s)
 
     def _poll(self, timeout: float | None) -> None:
         events = self._supervisor.poll(timeout)
@@ -266,6 +266,7 @@ class ProcessEngine:
 
     def _report(self, attempt: RunningAttempt, message: protocol.EpochReport) -> None:
         attempt.epoch = message.epoch
+        attempt.has_passed_goal = False
         # The attempt has read its checkpoint.
         self._files.release(attempt.id)
         report = e.Reported(
@@ -318,6 +319,7 @@ class ProcessEngine:
                 "attempt %d of trial %d: %s%s; its output is in %s: %s",
                 *(attempt.id, attempt.trial, ended.cause, place, attempt.log, ended.note),
             )
+        self._files.outputs.finish(attempt.id)
         self._tell(self._uploads.accept(ended))
 
     def _judged(self, report: e.Reported) -> None:
@@ -326,6 +328,8 @@ class ProcessEngine:
         if attempt is not None:
             attempt.judged = report.epoch
             attempt.answer()
+            if attempt.has_passed_goal and attempt.saved == attempt.epoch:
+                self._at_goal.append(attempt)
 
     def _tell(self, events: Iterable[e.AnyEvent]) -> None:
         """Return these events from the next `wait`."""
@@ -333,8 +337,12 @@ class ProcessEngine:
             self._events.append(event)
             if isinstance(event, e.Saved | e.Missed):
                 attempt = self._supervisor.attempts.get(event.attempt)
+                if attempt is None:
+                    continue
+                if isinstance(event, e.Saved):
+                    attempt.saved = event.epoch
                 # After a long upload the checkpoint may be of an epoch before the goal.
-                if attempt is not None and event.epoch >= attempt.goal:
+                if event.epoch >= attempt.goal:
                     self._at_goal.append(attempt)
 
     def _tell_capacity(self) -> None:
@@ -369,15 +377,22 @@ class ProcessEngine:
         self._look_at_gpus()
         self._clock.call_later(self._timeouts.look_s, self._keep_looking)
 
-    def _look_for_hanging(self) -> None:
-        limit = self._timeouts.hang_s
+    def _look_for_hanging(self, due: float) -> None:
+        limit, late = self._timeouts.hang_s, self.now - due
         assert limit is not None
         for attempt in self._supervisor.attempts.values():
-            if attempt.cause is None and self.now - attempt.heard_at > limit:
+            if late > limit / 4:
+                # The driver itself was stopped meanwhile, and has not read what was reported.
+                attempt.heard_at += late
+            elif attempt.cause is None and self.now - attempt.heard_at > limit:
                 attempt.cause = e.Cause.FAILED
                 attempt.note = f"it reported nothing for {limit:g} s"
                 self._supervisor.end(attempt)
-        self._clock.call_later(limit / 4, self._look_for_hanging)
+        self._look_again(limit)
+
+    def _look_again(self, limit: float) -> None:
+        due = self.now + limit / 4
+        self._clock.call_at(due, lambda: self._look_for_hanging(due))
 
     def _spread_best(self, report: e.Reported, study: EngineView) -> None:
         """Send the best loss to the attempts of the study that has just reported one."""
@@ -450,6 +465,7 @@ class ProcessEngine:
         if attempt is None or decision.version <= attempt.version:
             return
         attempt.version = decision.version
+        attempt.has_passed_goal = decision.goal <= attempt.epoch and decision.goal < attempt.goal
         attempt.goal = decision.goal
         attempt.save_at = decision.save_at
         attempt.send(
@@ -466,7 +482,11 @@ class ProcessEngine:
         # After its last epoch the function runs on to its own end, and the process exits then.
         if attempt.cause is None and attempt.goal <= attempt.epoch < self._spec.epochs:
             attempt.cause = e.Cause.GOAL
-            attempt.send(protocol.Release())
+            if attempt.has_passed_goal:
+                # It reads no message before the end of its epoch, which no trial needs.
+                self._supervisor.end(attempt)
+            else:
+                attempt.send(protocol.Release())
 
     def _halt(self, decision: d.Halt, study: EngineView) -> None:
         attempt = self._supervisor.attempts.get(decision.attempt)

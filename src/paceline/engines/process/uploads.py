@@ -17,6 +17,7 @@ from paceline.core import events as e
 from paceline.core.errors import PacelineWarning
 from paceline.core.events import Cause
 from paceline.engines.process.providers import CheckpointPublished
+from paceline.worker.protocol import NOT_WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,8 +107,17 @@ class Uploads:
         """Say whether a process has its files on this machine."""
         return self._node_files[process.attempt.id][process.rank] is None
 
+    def _warn(self, note: str) -> None:
+        """Warn of the first checkpoint that is not saved."""
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"{note} Training goes on without it.", PacelineWarning, stacklevel=2)
+
     def accept(self, event: e.Reported | e.Missed | e.Ended) -> Sequence[e.AnyEvent]:
         """Return the event, unless it has to wait for uploads before it."""
+        if isinstance(event, e.Missed) and event.note.startswith(NOT_WRITTEN):
+            reason = event.note.removeprefix(NOT_WRITTEN)
+            self._warn(f"a checkpoint cannot be written to {self._files.checkpoints}{reason}.")
         queue = self._queues.get(event.attempt)
         if queue is None:
             return [event]
@@ -154,9 +164,8 @@ class Uploads:
         saved = self._saved.pop(name)
         if not note:
             self._files.add_cached(name)
-        elif not self._warned:
-            self._warned = True
-            warnings.warn(f"{note} Training goes on without it.", PacelineWarning, stacklevel=2)
+        else:
+            self._warn(note)
         queue = self._queues[saved.attempt]
         barrier = queue.barrier(saved.epoch)
         if barrier is not None:

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 
 class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When simulated attempts fail."""
+    """When simulated attempts and their saves fail."""
 
     # The mean time from launch to failure; None: attempts do not fail.
     mean_life_s: float | None = None
     # Attempts that fail this many seconds after their launch, regardless of the mean.
     scripted: dict[int, float] = {}
+    # (time, trial): the worker that trains this trial at that time is killed.
+    kills: tuple[tuple[float, int], ...] = ()
+    # The share of saves that fail.
+    saves: float = 0.0
     seed: int = 0
 
     def draw_failure(self, attempt: AttemptId) -> float | None:
@@ -35,6 +39,10 @@ class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return None
         share = stream(self.seed, "failure", attempt).random()
         return -self.mean_life_s * math.log(1.0 - share)
+
+    def fails_save(self, attempt: AttemptId, epoch: int) -> bool:
+        """Return whether an attempt's save at this epoch fails."""
+        return self.saves > 0.0 and stream(self.seed, "save", attempt, epoch).random() < self.saves
 
 
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +62,9 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     proposal_s: float = 0.0
     # Save when this long has passed since the last save; None: only where ordered.
     save_every_s: float | None = None
+    # Do as worker processes do: they train on while a report is judged, so that an order reaches
+    # them one epoch later unless they wait at their goal; and they save the study's best.
+    live: bool = False
     speed: SpeedUp = SpeedUp()
     faults: Faults = Faults()
     # Changes of the number of slots: (seconds, slots), in rising order.

@@ -6,9 +6,10 @@ one instant are returned in the order in which they became due.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,13 +25,19 @@ if TYPE_CHECKING:
 
     from paceline.core.decisions import Launch, Step
     from paceline.core.ports import Advisor, Workload
-    from paceline.core.values import AttemptId, Config, SlotId
+    from paceline.core.values import AttemptId, Config, SlotId, TrialId
     from paceline.core.views import EngineView
     from paceline.engines.sim.cluster import Cluster
 
 
 # The phase of an attempt. Plain numbers: they are compared at every epoch of every attempt.
 TRAINING, REPORTED, SAVING, SAVED, ENDED = range(5)
+
+
+class WorkerKill(NamedTuple):
+    """The worker that trains this trial is killed now, if there is one."""
+
+    trial: TrialId
 
 
 class SimulatedAttempt:
@@ -43,10 +50,15 @@ class SimulatedAttempt:
         "constant",
         "epoch",
         "fails_at",
+        "fixed",
         "goal",
+        "has_saved",
         "id",
+        "is_best",
+        "is_nominal",
         "last",
         "outcome",
+        "pending",
         "phase",
         "rate",
         "save_at",
@@ -55,6 +67,7 @@ class SimulatedAttempt:
         "slots",
         "state",
         "ticket",
+        "trial",
         "version",
         "version_begun",
         "width",
@@ -63,6 +76,7 @@ class SimulatedAttempt:
 
     def __init__(self, launch: Launch, config: Config, state: object) -> None:
         self.id = launch.attempt
+        self.trial = launch.trial
         self.state = state
         self.epoch = launch.start
         self.goal = launch.goal
@@ -74,13 +88,22 @@ class SimulatedAttempt:
         self.phase = TRAINING
         # The number of its entry in the heap; -1: it has none.
         self.ticket = -1
-        # The work of the phase in seconds at rate 1, its start, and the rate.
+        # The phase: seconds that no rate changes, then the work in seconds at rate 1; its start,
+        # and the rate.
+        self.fixed = 0.0
         self.work = 0.0
         self.since = 0.0
         self.rate = 1.0
+        # Whether the whole epoch was trained at rate 1.
+        self.is_nominal = True
+        # Whether its last report is the best of its study.
+        self.is_best = False
+        # An order that it has not read: it trains on while its report is judged.
+        self.pending: tuple[d.Amend, Config] | None = None
         # The start of the epoch, and the time of the last save.
         self.began = 0.0
         self.saved_at = 0.0
+        self.has_saved = False
         self.fails_at: float | None = None
         self.outcome: Any = None
         # The training function has returned.
@@ -92,6 +115,16 @@ class SimulatedAttempt:
         self.config = config
         self.constant = is_constant(config)
         self.branches: Sequence[int] | None = None
+
+    @property
+    def sent_version(self) -> int:
+        """The version of the order that it was sent last."""
+        return self.version if self.pending is None else self.pending[0].version
+
+    @property
+    def sent_goal(self) -> int:
+        """The goal of the order that it was sent last."""
+        return self.goal if self.pending is None else self.pending[0].goal
 
     def is_save_due(self, every: float, now: float) -> bool:
         """Say whether the time since the last save calls for another one."""
@@ -119,7 +152,7 @@ class SimEngine:
         self._slots = list(range(cluster.slots))
         self._sharing: dict[SlotId, list[SimulatedAttempt]] = {}
         # (when, number, item): numbers make ties first-in first-out. An item is an attempt, an
-        # event, or a new number of slots.
+        # event, a new number of slots, or a worker to kill.
         self._heap: list[tuple[float, int, Any]] = []
         self._numbers = 0
         # Events of this instant that were not returned yet.
@@ -127,10 +160,14 @@ class SimEngine:
         # The attempt that has just reported or saved: it continues at the next `wait`, when the
         # decisions are known.
         self._deciding: SimulatedAttempt | None = None
+        # The best loss of each study so far.
+        self._best: dict[int, float] = {}
         # Answers in a log that is replayed, by request.
         self._answers: dict[object, e.AnyEvent] = {}
         for at, count in cluster.capacity:
             self._push(at, count)
+        for at, trial in cluster.faults.kills:
+            self._push(at, WorkerKill(trial))
 
     # The port
 
@@ -155,6 +192,13 @@ class SimEngine:
             if type(what) is int:
                 self._change_capacity(what)
                 return (self._events.popleft(),)
+            if type(what) is WorkerKill:
+                killed = self._find_attempt(what.trial)
+                if killed is None:
+                    continue
+                # As in life: on a shared slot the memory may have run out.
+                cause = e.Cause.CROWDED if killed.width < 1.0 else e.Cause.FAILED
+                return (self._end(killed, cause, "simulated kill"),)
             return (what,)
         return None
 
@@ -164,10 +208,19 @@ class SimEngine:
         if number <= self._applied:
             return
         self._applied = number
+        if self._cluster.live and type(step.event) is e.Reported:
+            self._note_best(step.event.attempt, study)
         for decision in step.decisions:
             act = _ACT.get(type(decision))
             if act is not None:
                 act(self, decision, study)
+
+    def _note_best(self, number: AttemptId, study: EngineView) -> None:
+        attempt = self._attempts.get(number)
+        if attempt is not None:
+            group, best = study.group(attempt.trial), study.best_loss_for(attempt.trial)
+            attempt.is_best = best < self._best.get(group, math.inf)
+            self._best[group] = best
 
     def close(self) -> None:
         """Forget all attempts."""
@@ -220,7 +273,7 @@ class SimEngine:
             attempt=attempt.id,
             epoch=epoch,
             metrics=outcome.metrics,
-            seconds=outcome.seconds if attempt.rate == 1.0 else now - attempt.began,
+            seconds=outcome.seconds if attempt.is_nominal else now - attempt.began,
             version=None if attempt.version_begun == attempt.version else attempt.version_begun,
         )
 
@@ -229,14 +282,19 @@ class SimEngine:
         phase, epoch = attempt.phase, attempt.epoch
         if phase == ENDED:
             return
+        if phase == SAVED and epoch >= min(attempt.goal, attempt.sent_goal):
+            self._read_order(attempt)  # it waits at its goal, or is ended where it has saved
         done = attempt.last or epoch >= attempt.goal
         if phase == REPORTED:
             every = self._save_every_s
+            if self._cluster.live and not attempt.has_saved:
+                every = 0.0  # a worker saves once to learn what a save costs
             is_due = every is not None and attempt.is_save_due(every, self.now)
+            is_due = is_due or attempt.is_best
             if done or is_due or epoch in attempt.save_at:
                 if self._cluster.save_s > 0.0:
                     attempt.phase = SAVING
-                    self._schedule(attempt, self._cluster.save_s)
+                    self._schedule(attempt, 0.0, self._cluster.save_s)
                 else:
                     self._events.append(self._saved(attempt))
                 return
@@ -256,25 +314,30 @@ class SimEngine:
         attempt.phase = TRAINING
         attempt.version_begun = attempt.version
         attempt.began = self.now + delay
-        work = outcome.seconds
-        if delay:
-            work += delay * max(attempt.rate, 1.0)  # more slots do not speed up the start
-        self._schedule(attempt, work)
+        attempt.is_nominal = attempt.rate == 1.0
+        attempt.is_best = False
+        self._schedule(attempt, outcome.seconds, delay)
+        self._read_order(attempt)
 
-    def _schedule(self, attempt: SimulatedAttempt, work: float) -> None:
-        attempt.work = work
+    def _schedule(self, attempt: SimulatedAttempt, work: float, fixed: float = 0.0) -> None:
+        """Make an attempt due after seconds that no speed changes, and after its training."""
+        attempt.work, attempt.fixed = work, fixed
         attempt.since = now = self.now
         rate, fails_at = attempt.rate, attempt.fails_at
-        due = now + work if rate == 1.0 else now + work / rate
+        due = now + (work + fixed if rate == 1.0 else work / rate + fixed)
         if fails_at is not None and fails_at < due:
             due = fails_at
         attempt.ticket = number = self._numbers
         self._numbers = number + 1
         heappush(self._heap, (due, number, attempt))
 
-    def _saved(self, attempt: SimulatedAttempt) -> e.Saved:
+    def _saved(self, attempt: SimulatedAttempt) -> e.Saved | e.Missed:
         attempt.phase = SAVED
         attempt.saved_at = self.now
+        attempt.has_saved = True
+        if self._cluster.faults.fails_save(attempt.id, attempt.epoch):
+            note = "simulated failure"
+            return e.Missed(at=self.now, attempt=attempt.id, epoch=attempt.epoch, note=note)
         self._checkpoints[attempt.id, attempt.epoch] = attempt.state
         if self._cluster.fetch_s:
             self._nodes[attempt.id] = self._cluster.find_node(attempt.slots[0])
@@ -292,11 +355,16 @@ class SimEngine:
             self._adjust_speed(slot)
         return e.Ended(at=self.now, attempt=attempt.id, cause=cause, note=note)
 
+    def _find_attempt(self, trial: TrialId) -> SimulatedAttempt | None:
+        return next((each for each in self._attempts.values() if each.trial == trial), None)
+
     def _pop_event(self) -> e.AnyEvent:
         event = self._events.popleft()
-        # An attempt that saved continues once the decisions are known.
-        if type(event) is e.Saved:
-            self._deciding = self._attempts.get(event.attempt)
+        # An attempt that saved, or failed to, continues once the decisions are known.
+        if type(event) is e.Saved or type(event) is e.Missed:
+            attempt = self._attempts.get(event.attempt)
+            if attempt is not None and (attempt.phase, attempt.epoch) == (SAVED, event.epoch):
+                self._deciding = attempt
         return event
 
     def _push(self, at: float, what: object) -> None:
@@ -334,12 +402,21 @@ class SimEngine:
 
     def _amend(self, decision: d.Amend, study: EngineView) -> None:
         attempt = self._attempts.get(decision.attempt)
-        if attempt is None or decision.version <= attempt.version:
+        if attempt is None or decision.version <= attempt.sent_version:
             return
+        attempt.pending = decision, study.config(decision.trial)
+        if attempt.phase == TRAINING or not self._cluster.live:
+            self._read_order(attempt)
+
+    def _read_order(self, attempt: SimulatedAttempt) -> None:
+        """Put the order that an attempt was sent last in force."""
+        if attempt.pending is None:
+            return
+        (decision, config), attempt.pending = attempt.pending, None
         attempt.version = decision.version
+        attempt.trial = decision.trial
         attempt.goal = decision.goal
         attempt.save_at = decision.save_at
-        config = study.config(decision.trial)
         if config is attempt.config:
             attempt.branches = None  # they depend on the goal
         else:
@@ -403,10 +480,13 @@ class SimEngine:
         rate = self._cluster.speed.shared(len(sharing)) if sharing else 1.0
         for attempt in sharing:
             if attempt.rate != rate:
-                left = attempt.work - (self.now - attempt.since) * attempt.rate
+                spent = self.now - attempt.since
+                fixed = max(attempt.fixed - spent, 0.0)
+                work = attempt.work - max(spent - attempt.fixed, 0.0) * attempt.rate
                 attempt.rate = rate
                 if attempt.ticket >= 0:
-                    self._schedule(attempt, left)
+                    attempt.is_nominal = False
+                    self._schedule(attempt, work, fixed)
 
 
 def _request_key(event: e.Forecasted | e.Proposed) -> object:
@@ -416,7 +496,7 @@ def _request_key(event: e.Forecasted | e.Proposed) -> object:
 
 
 # Events that a simulation does not produce: a replay takes them from the log.
-_OUTSIDE = (e.Opened, e.Resumed, e.Extended, e.Commanded, e.Adopted, e.Recalled)
+_OUTSIDE = (e.Opened, e.Resumed, e.Extended, e.DeadlineChanged, e.Commanded, e.Adopted, e.Recalled)
 
 _ACT: dict[type, Callable[[SimEngine, Any, EngineView], None]] = {
     d.Launch: SimEngine._launch,

@@ -18,13 +18,18 @@ import msgspec
 from msgspec import Struct
 
 from paceline.core.errors import SpecError, TraceError
-from paceline.core.values import Config, Mode
+from paceline.core.speedup import WidthSpeed
+from paceline.core.values import OPEN_ENDED, Config, Mode
 from paceline.plan.settings import canonicalize, config_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 VERSION = 1
+# The longest trace and the longest run: a small file may unpack to any size.
+MAX_BYTES = 256 << 20
+MAX_LINE_BYTES = 32 << 20
+_MIN_LINE_BYTES = 32
 
 
 class TraceHeader(Struct, frozen=True, kw_only=True):
@@ -43,8 +48,16 @@ class TraceHeader(Struct, frozen=True, kw_only=True):
     # The measured durations of saving and restoring a checkpoint.
     save_s: float | None = None
     restore_s: float | None = None
+    # The measured time from a request for a forecast to its answer.
+    forecast_s: float | None = None
     # The lowest and the highest value that the metric can have, if known.
     range: tuple[float, float] | None = None
+    # Whether worker processes trained the runs, or a simulator did.
+    live: bool = False
+    # Whether the seconds were measured at other widths and are as on one slot alone; and the speed
+    # at each of these widths.
+    normalised: bool = False
+    speeds: tuple[WidthSpeed, ...] = ()
     # The number of runs that a policy, a failure or the end of the study cut short. They could have
     # trained up to `max_epochs`. Traces without the field are complete.
     cut: int = 0
@@ -129,16 +142,26 @@ def write_trace(path: str | Path, header: TraceHeader, runs: Iterable[TraceRun])
 
 
 def _lines(path: Path) -> Iterator[bytes]:
+    left = MAX_BYTES
     try:
-        raw = path.read_bytes()
-        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        with path.open("rb") as raw:
+            is_packed = raw.peek(2)[:2] == b"\x1f\x8b"
+            with gzip.open(raw) if is_packed else raw as file:
+                while line := file.readline(min(left, MAX_LINE_BYTES) + 1):
+                    # Empty lines take time too, so they count.
+                    left -= max(len(line), _MIN_LINE_BYTES)
+                    if left < 0 or len(line) > MAX_LINE_BYTES:
+                        raise TraceError(
+                            f"{path}: more than {MAX_BYTES >> 20} MB, or {MAX_LINE_BYTES >> 20} MB "
+                            "in one line, are not read: split the trace."
+                        )
+                    yield line
     except FileNotFoundError:
         raise TraceError(f"{path}: the file does not exist: give the path of a trace.") from None
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}.") from None
     except (EOFError, zlib.error):
         raise TraceError(f"{path}: the gzip data ends early or is damaged.") from None
-    yield from text.splitlines()
 
 
 def _decode(path: str | Path, number: int, body: bytes, kind: type) -> Any:  # noqa: ANN401
@@ -149,7 +172,7 @@ def _decode(path: str | Path, number: int, body: bytes, kind: type) -> Any:  # n
         field = where.strip("`").removeprefix("$.")
         place = f"field {field}: " if field else ""
         raise TraceError(f"{path}:{number}: {place}{what[:1].lower()}{what[1:]}.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"{path}:{number}: not a JSON object: {error}.") from None
 
 
@@ -162,15 +185,21 @@ def _header(path: str | Path, number: int, body: bytes) -> TraceHeader:
             f"{path}:{number}: field paceline_trace: format {header.paceline_trace} is newer than "
             f"{VERSION}, which this version reads: upgrade Paceline."
         )
-    if header.max_epochs < 1:
+    if not 1 <= header.max_epochs <= OPEN_ENDED:
         raise TraceError(
             f"{path}:{number}: field max_epochs: {header.max_epochs} is invalid: "
-            "must be at least 1."
+            f"must be from 1 to {OPEN_ENDED:,}."
         )
-    for field in ("save_s", "restore_s"):
+    for field in ("save_s", "restore_s", "forecast_s"):
         cost = getattr(header, field)
         if cost is not None and not (cost >= 0 and math.isfinite(cost)):
             raise TraceError(f"{path}:{number}: field {field}: {cost} is not a duration.")
+    for at, each in enumerate(header.speeds):
+        if not (0 < each.width < math.inf and 0 < each.speed < math.inf):
+            raise TraceError(
+                f"{path}:{number}: field speeds[{at}]: {each.speed} at width {each.width} is not a "
+                "speed."
+            )
     if header.range is not None and not header.range[0] < header.range[1]:
         raise TraceError(f"{path}:{number}: field range: must be two rising numbers.")
     return header

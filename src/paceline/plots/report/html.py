@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import re
 import shlex
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +22,7 @@ from paceline.core.text import (
     truncate,
 )
 from paceline.core.values import Status
+from paceline.plan.config_code import format_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,13 +35,17 @@ if TYPE_CHECKING:
 _LONGEST_SPEC = 20_000
 
 
+# What can become of a trial, in the order of the tile.
+_FATES = (*(status.value for status in Status), "unfinished")
+
+
 def escape(text: object, most: int = 400) -> str:
     """Return text that HTML shows literally, cut to `most` characters."""
     return html.escape(truncate(str(text), most))
 
 
-def render_head(timeline: Timeline) -> str:
-    """Return the head: the goal, the end, the best config and the spec."""
+def render_head(timeline: Timeline, saved: str | None = None) -> str:
+    """Return the head: the goal, the end, the best config with its checkpoint, and the spec."""
     spec, study = timeline.spec, timeline.study
     verb = "minimize" if spec.mode == "min" else "maximize"
     verb += "s" if study.end is None else "d"
@@ -51,7 +57,7 @@ def render_head(timeline: Timeline) -> str:
         '<header><p class="kicker">Paceline study</p>'
         f"<h1>{escape(spec.name)}</h1>"
         f'<p class="lede">{lede}</p>{_render_tiles(timeline)}'
-        f'<div class="pair">{_render_best(timeline)}{_render_study(timeline)}</div></header>'
+        f'<div class="pair">{_render_best(timeline, saved)}{_render_study(timeline)}</div></header>'
     )
 
 
@@ -96,8 +102,8 @@ def _render_tiles(timeline: Timeline) -> str:
         )
     offered = timeline.capacity_seconds
     busy = f"{study.slot_seconds / offered:.0%}" if offered > 0 else "none"
-    fates = [(status, sum(t.status is status for t in timeline.trials)) for status in Status]
-    counts = ", ".join(f"{count:,} {status}" for status, count in fates if count)
+    found = Counter(trial.fate for trial in timeline.trials)
+    counts = ", ".join(f"{found[fate]:,} {fate}" for fate in _FATES if found[fate])
     return (
         '<div class="tiles">'
         + first
@@ -127,7 +133,7 @@ def _render_tile(label: str, value: str, note: str) -> str:
     )
 
 
-def _render_best(timeline: Timeline) -> str:
+def _render_best(timeline: Timeline, path: str | None) -> str:
     best = timeline.best
     if best is None:
         return '<section class="card"><h2>Best config</h2><p class="note">None yet.</p></section>'
@@ -135,9 +141,14 @@ def _render_best(timeline: Timeline) -> str:
     saved = (
         "not saved at that epoch" if kept is None else f"attempt {kept.attempt}, epoch {kept.epoch}"
     )
+    if path is not None:
+        saved += f", in {escape(path)}"
     values = [(name, format_value(value)) for name, value in best.config.items()]
+    code = html.escape(format_code(best.config))
     return (
-        f'<section class="card best"><h2>Best config</h2><p class="note">checkpoint: {saved}</p>'
+        '<section class="card best"><h2>Best config</h2>'
+        f'<button type="button" class="copy" data-copy="{code}">Copy as Python</button>'
+        f'<p class="note">checkpoint: {saved}</p>'
         f"{_render_pairs(values or [('', 'no settings')])}</section>"
     )
 

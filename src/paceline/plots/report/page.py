@@ -45,14 +45,16 @@ def write_report(
     *,
     store: str | None = None,
     again: str | None = None,
+    saved: str | None = None,
 ) -> Path:
     """Write the report of a study's log to a file, replacing it, and return its path.
 
     The report suggests commands: about the study in its `store`, and the one that simulates it
-    `again`. Raises SpecError where the file cannot be written, LogError where there is no log.
+    `again`. `saved` is the path or address of the best checkpoint. Raises SpecError where the file
+    cannot be written, LogError where there is no log.
     """
     path = Path(path)
-    text = render_report(steps, store=store, again=again)
+    text = render_report(steps, store=store, again=again, saved=saved)
     try:
         # The previous report may be open in a browser.
         with write_atomically(path) as part:
@@ -63,7 +65,11 @@ def write_report(
 
 
 def render_report(
-    steps: Iterable[Step], *, store: str | None = None, again: str | None = None
+    steps: Iterable[Step],
+    *,
+    store: str | None = None,
+    again: str | None = None,
+    saved: str | None = None,
 ) -> str:
     """Return the report of a study's log as one page."""
     timeline = build_timeline(steps)
@@ -72,7 +78,7 @@ def render_report(
     command = None if store is None else sections.make_study_command("story", name, store)
     table = make_table(timeline, command)
     body = [
-        sections.render_head(timeline),
+        sections.render_head(timeline, saved),
         *_figures(figures),
         sections.render_trials(table, len(timeline.trials)),
         sections.render_decisions(timeline),

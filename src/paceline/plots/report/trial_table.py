@@ -108,7 +108,7 @@ def _make_cells(trial: TrialTimeline) -> list[Cell]:
         attempts = (trial.attempts, f"{trial.attempts} ({trial.failures} failed)")
     return [
         trial.trial,
-        trial.status.value,
+        trial.fate,
         trial.epochs,
         None if trial.best is None else round_number(trial.best),
         trial.best_epoch or None,

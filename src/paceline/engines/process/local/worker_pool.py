@@ -6,6 +6,7 @@ Knows processes and sockets. Does not know attempts: a worker is a number and a 
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
-from paceline.core.errors import SpecError, warn_user
+from paceline.core.errors import PacelineError, SpecError, StudyFailed, warn_user
 from paceline.core.text import format_bytes
 from paceline.worker.forkserver_protocol import (
     LOADING,
@@ -36,9 +37,17 @@ if TYPE_CHECKING:
 
     from paceline.core.values import SlotId
 
-# How often the fork server is started after it was killed. The function was loaded before, so a
-# fork server that exits again was killed again.
-_RESTARTS = 5
+_logger = logging.getLogger("paceline.engine")
+
+# How often the fork server is started in a row if it is killed, whatever the function is.
+_MOST_STARTS = 5
+# The same if it ends otherwise while it loads the function for the first time: the function's
+# modules do that every time.
+_MOST_LOADS = 2
+# Signals that come from outside: a user, a batch system, the kernel that has no memory left.
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+# How long a fork server that has closed its socket may take to exit.
+_EXIT_S = 5.0
 # A function of more bytes than this is slow to start.
 _LARGE_BYTES = 100_000_000
 
@@ -107,7 +116,11 @@ class ForkServerPool:
         self._workers = 0
         # Workers that wait for an attempt, the oldest first.
         self._spares: dict[int, Channel] = {}
-        self._start(1)
+        # Whether a fork server has loaded the function before.
+        self._was_loaded = False
+        # The module that the fork server imports, for messages.
+        self._importing = ""
+        self._start()
 
     @property
     def closed(self) -> bool:
@@ -176,7 +189,7 @@ class ForkServerPool:
     def restart(self) -> None:
         """Start another fork server after this one was killed."""
         self.close(1.0)
-        self._start(_RESTARTS)
+        self._start()
 
     def _fork_gang(self, size: int) -> list[tuple[int, Channel]]:
         """Fork workers of which the first has a link to each other one."""
@@ -187,18 +200,42 @@ class ForkServerPool:
             end.close()
         return workers
 
-    def _start(self, tries: int) -> None:
-        for _ in range(tries):
+    def _start(self) -> None:
+        """Start the fork server and load the function in it; start again where it was killed."""
+        starts = 0
+        while True:
             self._spawn()
+            starts += 1
             try:
                 if self._load():
+                    self._was_loaded = True
                     return
             except BaseException:
                 # Interrupted, perhaps: a process that imports code does not notice a closed socket.
                 self._process.kill()
                 self.close(1.0)
                 raise
-        raise SpecError(f"{self._train.name} cannot be loaded: the process that imports it exited.")
+            status = self._process.returncode
+            is_machine = self._was_loaded or -status in _FROM_OUTSIDE
+            if starts >= (_MOST_STARTS if is_machine else _MOST_LOADS):
+                raise self._make_start_error(status, starts, is_machine=is_machine)
+            _logger.warning(
+                "the fork server %s while it started; it is started again", _describe_end(status)
+            )
+
+    def _make_start_error(self, status: int, starts: int, *, is_machine: bool) -> PacelineError:
+        name, ended = self._train.name, _describe_end(status)
+        importing = f" while it imported {self._importing}" if self._importing else ""
+        if is_machine:
+            return StudyFailed(
+                f"no worker can be started: the process that imports {name} {ended}{importing}, "
+                f"{starts} times in a row. Look into the system's log for what ended it, such as "
+                "a lack of memory, and run the study again."
+            )
+        return SpecError(
+            f"{name} cannot be loaded: the process that imports it {ended}{importing}, {starts} "
+            f"times in a row. Import its modules in a program of their own to see why."
+        )
 
     def _spawn(self) -> None:
         mine, theirs = socket.socketpair()
@@ -220,9 +257,10 @@ class ForkServerPool:
             file.seek(0)
             loading = LoadFunction(list(self._train.path), list(self._train.argv))
             self._socket.send(loading, file.fileno())
+        self._importing = ""
         answer = self._await_function()
         if answer is None:
-            self.close(1.0)
+            self.close(_EXIT_S)
             return False
         if answer.error:
             self.close(1.0)
@@ -235,6 +273,20 @@ class ForkServerPool:
             for message in self._socket.receive():
                 if isinstance(message, FunctionLoaded):
                     return message
-                if isinstance(message, ModuleImporting) and self._say is not None:
-                    self._say(f"importing {message.name} in a worker")
+                if isinstance(message, ModuleImporting):
+                    self._importing = message.name
+                    if self._say is not None:
+                        self._say(f"importing {message.name} in a worker")
         return None
+
+
+def _describe_end(status: int) -> str:
+    """Return how a process ended, in words.
+
+    >>> _describe_end(3), _describe_end(-11), _describe_end(-9)
+    ('exited with code 3', 'crashed with SIGSEGV', 'was killed by SIGKILL')
+    """
+    if status >= 0:
+        return f"exited with code {status}"
+    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+    return f"was killed by {name}" if -status in _FROM_OUTSIDE else f"crashed with {name}"

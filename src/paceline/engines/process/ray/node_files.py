@@ -27,6 +27,7 @@ from paceline.engines.process.ray.node_protocol import (
     DropCheckpoint,
     PublishCheckpoint,
 )
+from paceline.worker.atomic_file import open_regular_file
 from paceline.worker.trial import checkpoint_name
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def open_node_files(paths: NodePaths, node: str) -> NodeFileStore | None:
     folder = Path(disk) / f"paceline-{paths.storage_url.rpartition('/')[2]}-{node}"
     shutil.rmtree(folder, ignore_errors=True)  # of an agent that was killed
     try:
+        # Others on the node may neither read it nor have made it before.
+        folder.mkdir(mode=0o700, parents=True)
         return NodeFileStore(folder, storage, paths.cache_bytes)
     except OSError as error:
         raise SpecError(f"a node of the cluster cannot write to {disk}: {error.strerror}") from None
@@ -265,7 +268,8 @@ class NodeFilesClient:
     def append_output(self, output: AttemptOutput) -> None:
         """Append an attempt's output to its log on this machine; several nodes may do so."""
         if output.body and output.attempt in self._logs:
-            with open(self._logs[output.attempt], "ab") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            with open_regular_file(Path(self._logs[output.attempt]), flags, "ab") as file:
                 file.write(output.body)
 
     def mark_lost(self) -> None:

@@ -81,6 +81,30 @@
   window.addEventListener("beforeprint", () => paint(false, onPaper));
   window.addEventListener("afterprint", () => paint(dark.matches, onScreen));
 
+  // Copying
+
+  const copy = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      // A page of a file may not use the clipboard; a selection can always be copied.
+      const area = document.createElement("textarea");
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+  };
+  for (const button of document.querySelectorAll("button[data-copy]")) {
+    const label = button.textContent;
+    button.addEventListener("click", async () => {
+      await copy(button.dataset.copy);
+      button.textContent = "Copied";
+      setTimeout(() => (button.textContent = label), 2000);
+    });
+  }
+
   // Trials
 
   const { columns, rows, stories, shades } = payload.table;

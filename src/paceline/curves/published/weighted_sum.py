@@ -1,27 +1,28 @@
-"""The published ensemble of eleven families, as published: start values, flat priors, jitter.
+"""The published sampler: a weighted sum of families with flat priors, started at least squares.
 
 Knows only accuracies in [0, 1] that rise with x = 1, 2, …. Kept as published, faults included; only
 the log-density is computed for all proposals of a half-step at once, which does not change the
-distribution of the samples. Needs only numpy, scipy, emcee and `paceline.curves.ensemble.families`,
-so it can run on another machine.
+distribution of the samples. Variants differ by `Settings`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import emcee
 import numpy as np
 from scipy.optimize import leastsq, minimize, nnls
 from scipy.special import logsumexp, ndtr
 
-from paceline.curves.ensemble.families import FAMILIES, Array, Family
+from paceline.core.forecast_quantiles import LEVELS
+from paceline.curves.emcee_chains import run_walkers
+from paceline.curves.ensemble.families import FAMILIES, Family
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+
+    from paceline.curves.arrays import Array
 
 Flags: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
-LEVELS = (0.005, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.995)
 _THIN = 10
 _START_WEIGHT = 10.0
 _JITTER = 1e-6
@@ -34,7 +35,6 @@ class Settings(NamedTuple):
 
     families: tuple[Family, ...] = FAMILIES
     walkers: int = 100
-    steps: int = 2500
     burn_in: int = 500
     # Later points count up to ten times as much.
     recency: bool = True
@@ -73,19 +73,18 @@ class Mixture(NamedTuple):
         return float(logsumexp(logs) - np.log(len(logs)))
 
 
-class Target:
+class WeightedSum:
     """The published log-density of family parameters, sigma and weights, for many vectors."""
 
-    def __init__(self, y: Array, limit: int, settings: Settings) -> None:
-        self.y, self.limit, self.settings = y, limit, settings
+    def __init__(self, x: Array, y: Array, limit: int, settings: Settings) -> None:
+        self.x, self.y, self.settings = x, y, settings
         n = len(y)
-        self.x = np.arange(1, n + 1, dtype=float)
         self.v = 10 ** (np.arange(n) / n) if settings.recency else np.ones(n)
         ends = np.linspace(2, limit, 100) if settings.hard else np.array([2.0, limit])
         self.grid = np.concatenate([self.x, ends])
         self.families: list[Family] = []
 
-    def curves(self, family: Family, vectors: Array) -> tuple[Array, Flags]:
+    def compute_curves(self, family: Family, vectors: Array) -> tuple[Array, Flags]:
         """Return the values at the data, and whether the flat prior allows them."""
         with np.errstate(all="ignore"):
             values = family.curve(self.grid, vectors)
@@ -108,7 +107,7 @@ class Target:
             total, at = np.zeros((len(vectors), len(self.x))), 0
             for number, family in enumerate(self.families):
                 size = len(family.start)
-                values, allowed = self.curves(family, vectors[:, at : at + size])
+                values, allowed = self.compute_curves(family, vectors[:, at : at + size])
                 at += size
                 good &= allowed
                 total += shares[:, number, None] * values
@@ -116,7 +115,7 @@ class Target:
             found = -0.5 * squares / sigma**2 - self.v.sum() * np.log(sigma)
         return np.where(good & np.isfinite(found), found, -np.inf)
 
-    def at(self, epoch: float, vectors: Array) -> Array:
+    def compute_values(self, epoch: float, vectors: Array) -> Array:
         """Return the combination's value at one epoch for each vector."""
         count = len(self.families)
         shares = vectors[:, -count:] / vectors[:, -count:].sum(axis=1, keepdims=True)
@@ -132,16 +131,16 @@ class Target:
         return total
 
 
-def fit(family: Family, target: Target) -> Array | None:
+def fit_family(family: Family, model: WeightedSum) -> Array | None:
     """Return the least-squares parameters from the published start; None if both methods fail."""
-    root = np.sqrt(target.v)
+    root = np.sqrt(model.v)
 
     def residuals(vector: Array) -> Array:
         with np.errstate(all="ignore"):
-            return np.asarray((family.curve(target.x, vector[None, :])[0] - target.y) * root)
+            return np.asarray((family.curve(model.x, vector[None, :])[0] - model.y) * root)
 
-    bounds = target.settings.bounds
-    if bounds is None and len(target.y) >= len(family.start):
+    bounds = model.settings.bounds
+    if bounds is None and len(model.y) >= len(family.start):
         found, _, _, _, status = leastsq(residuals, family.start, full_output=True)
         if status in (1, 2, 3, 4) and np.all(np.isfinite(found)):
             return np.asarray(found, dtype=float)
@@ -154,65 +153,58 @@ def fit(family: Family, target: Target) -> Array | None:
     return np.asarray(done.x) if done.success and np.all(np.isfinite(done.x)) else None
 
 
-def begin(target: Target) -> Array | None:
+def find_start(model: WeightedSum) -> Array | None:
     """Return the start vector of walkers: fits, sigma and weights; None without any fit."""
     fits = []
-    for family in target.settings.families:
-        found = fit(family, target)
-        if found is not None and target.curves(family, found[None, :])[1][0]:
-            target.families.append(family)
+    for family in model.settings.families:
+        found = fit_family(family, model)
+        if found is not None and model.compute_curves(family, found[None, :])[1][0]:
+            model.families.append(family)
             fits.append(found)
     if not fits:
         return None
     rows = np.array(
-        [
-            f.curve(target.x, found[None, :])[0]
-            for f, found in zip(target.families, fits, strict=True)
-        ]
+        [f.curve(model.x, found[None, :])[0] for f, found in zip(model.families, fits, strict=True)]
     )
     weights = np.full(len(fits), _START_WEIGHT)
-    if target.settings.bounds is not None:
-        weights = nnls(rows.T, target.y)[0]
+    if model.settings.bounds is not None:
+        weights = nnls(rows.T, model.y)[0]
         kept = np.flatnonzero(weights > _LEAST_WEIGHT)
         if not len(kept):
             return None
-        target.families = [target.families[at] for at in kept]
+        model.families = [model.families[at] for at in kept]
         fits, rows, weights = [fits[at] for at in kept], rows[kept], weights[kept]
-    sigma = np.std(weights @ rows / weights.sum() - target.y)
+    sigma = np.std(weights @ rows / weights.sum() - model.y)
     return np.concatenate([*fits, [sigma], weights])
 
 
-class Answer(NamedTuple):
-    """The samples of one curve."""
+class Samples(NamedTuple):
+    """All samples of one curve's chain."""
 
-    mixtures: dict[int, Mixture | None]
+    model: WeightedSum
+    chain: Array
     acceptance: float
-    families: int
+
+    def mix(self, epoch: float, steps: int) -> Mixture | None:
+        """Return the forecast of an epoch by the first steps; None if no sample is finite."""
+        settings, size = self.model.settings, self.chain.shape[-1]
+        kept = self.chain[settings.burn_in : steps : _THIN].reshape(-1, size)
+        means = self.model.compute_values(epoch, kept)
+        sigmas = kept[:, -len(self.model.families) - 1]
+        good = np.isfinite(means) & (sigmas > 0)
+        return Mixture(means[good], sigmas[good]) if good.any() else None
 
 
-def sample(
-    y: Sequence[float], limit: int, lengths: Sequence[int], seed: int, settings: Settings
-) -> Answer | None:
-    """Run one chain; return its forecast of the last epoch after each of some lengths.
+def run_published_chain(model: WeightedSum, steps: int, seed: int) -> Samples | None:
+    """Run one chain; None if no family can be fitted.
 
     A shorter run of the same seed is a prefix of a longer one, so one chain serves all lengths.
     """
-    target = Target(np.asarray(y, dtype=float), limit, settings)
-    start = begin(target)
+    start = find_start(model)
     if start is None:
         return None
     random = np.random.RandomState(seed)
-    walkers = max(settings.walkers, 2 * len(start))
+    walkers = max(model.settings.walkers, 2 * len(start))
     points = start + _JITTER * random.standard_normal((walkers, len(start)))
-    sampler = emcee.EnsembleSampler(walkers, len(start), target.log_density, vectorize=True)
-    first = emcee.State(points, random_state=random.get_state())
-    sampler.run_mcmc(first, max(lengths), skip_initial_state_check=True)
-    chain = sampler.get_chain()
-    mixtures: dict[int, Mixture | None] = {}
-    for length in lengths:
-        kept = chain[settings.burn_in : length : _THIN].reshape(-1, len(start))
-        means = target.at(limit, kept)
-        sigmas = kept[:, -len(target.families) - 1]
-        good = np.isfinite(means) & (sigmas > 0)
-        mixtures[length] = Mixture(means[good], sigmas[good]) if good.any() else None
-    return Answer(mixtures, float(np.mean(sampler.acceptance_fraction)), len(target.families))
+    walk = run_walkers(model.log_density, points, steps, random)
+    return Samples(model, walk.chain, walk.acceptance)

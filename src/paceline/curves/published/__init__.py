@@ -1,0 +1,1 @@
+"""Curve model: the published weighted sum of families, fitted by MCMC."""
