@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paceline.core.decisions import Entry
-    from paceline.core.values import AttemptId
     from paceline.machine.decider import Parts
     from paceline.machine.trial_state import AttemptState, TrialState
 
@@ -89,27 +88,30 @@ class Machine:
             if state.assignment.changed:
                 self._amend()
         if type(event) is e.Reported and state.end is None:
-            self._continue(event.attempt)
+            attempt = state.attempts.get(event.attempt)
+            if attempt is not None and attempt.epoch >= attempt.goal:
+                self._continue(attempt)
         if state.checkpoints.to_recheck:
             self._decider.drop_checkpoints()
         if (state.is_limited or not state.attempts) and state.end is None:
             self._scheduler.watch()
 
-    def _continue(self, number: AttemptId) -> None:
+    def _continue(self, attempt: AttemptState) -> None:
         """Let an attempt that has done its order train on if its slots are for its trial again."""
         state = self.state
-        attempt = state.attempts.get(number)
-        if attempt is None or attempt.epoch < attempt.goal:
-            return
         if attempt.must_yield and is_move_void(attempt, self._scheduler, state):
             why = f"the slots for width {state.moving[attempt.trial.id]:g} have gone"
-            self._decider.decide(d.Resize(attempt=number, width=attempt.width, why=why))
+            self._decider.decide(d.Resize(attempt=attempt.id, width=attempt.width, why=why))
             self._amend()
         if is_about_to_end(attempt):
             continue_if_next(attempt, self._scheduler, self._decider)
             if state.assignment.changed:
                 self._amend()
-        if state.end is None and may_begin_stage(attempt, self._scheduler, state):
+        if (
+            attempt.trial.needs
+            and state.end is None
+            and may_begin_stage(attempt, self._scheduler, state)
+        ):
             self._order(attempt, plan_order(attempt, state, stage_start=attempt.epoch))
 
     def _end_if_spent(self) -> bool:

@@ -165,8 +165,10 @@ class Scheduler:
             held = any(number in state.ready for number in state.moving)
         while not (held or state.end) and (slots.idle or slots.partial or state.elastic):
             group, pick = self.ask_policies()
-            room = pick is not None and self._has_room()
-            if pick is None or not room or self._claim(pick) or not self._start(group, pick):
+            if pick is None or not (slots.idle or self._has_room()):
+                break
+            moves = (state.elastic or state.moving) and self._claim(pick)
+            if moves or not self._start(group, pick):
                 break
             launched = True
         # The slot that an awaited proposal is for is not left over.
@@ -181,7 +183,7 @@ class Scheduler:
         True: the slots that are idle are theirs.
         """
         state = self._state
-        widths = _list_dedicated(state) if state.elastic else {}
+        widths = _list_dedicated(state)
         if pick.trial is None and getattr(self._allocator, "widens_first", False):
             placed = self._allocator.place(self._list_demands(None, coming=True), state)
             widths = {**widths, **placed}
@@ -279,15 +281,8 @@ class Scheduler:
         else:
             trial = state.trials[pick.trial]
             if trial.alive and until > max(trial.goal, trial.epoch):
-                decider.decide(
-                    d.Go(
-                        trial=trial.id,
-                        until=until,
-                        label=pick.label,
-                        width=pick.width,
-                        why=pick.why,
-                    )
-                )
+                label, width, why = pick.label, pick.width, pick.why
+                decider.decide(d.Go(trial=trial.id, until=until, label=label, width=width, why=why))
             elif trial.id not in state.ready:
                 return False  # a policy that picks such a trial would never stop
         if trial.leaf.losses or trial.leaf.parent is not None:
@@ -341,7 +336,9 @@ class Scheduler:
         wanted = state.moving.get(trial.id)
         if not wanted:
             widths = self._allocator.place(self._list_demands(trial, coming=state.new), state)
-            wanted = max(widths.get(trial.id, 1.0), find_dedicated_width(trial, state))
+            wanted = widths.get(trial.id, 1.0)
+            if trial.dedicated:
+                wanted = max(wanted, find_dedicated_width(trial, state))
         width = _round_width(least if least > wanted else wanted, state)
         return float(max(min(int(width), idle), int(least), 1)) if width > 1.0 else width
 

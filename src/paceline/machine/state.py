@@ -234,27 +234,28 @@ class StudyState(GroupState):
             self.strays += 1
             return
         attempt.epoch = epoch
-        self.relaunches.record_event(attempt)
+        self.relaunches.changes += 1
+        attempt.own_events += 1
         if event.memory and not lead.needs:
             self.least_width = max(self.least_width, lead.record_memory(event.memory))
         self.epochs_trained += 1
         if self.elastic:
             self._record_epoch_time(attempt, event)
         node = leaf if epoch > leaf.start else find_node(leaf, epoch)
-        metrics = event.metrics
-        value = metrics.get(self._metric)
-        # As `to_loss`, in place: this runs once for every report.
+        value = event.metrics.get(self._metric)
+        # As `to_loss`, in place, for speed.
         loss = self._sign * value if value is not None and isfinite(value) else NO_LOSS
         at = epoch - node.start - 1
         if at == len(node.losses):
-            node.add_report(loss, event.seconds, metrics)
+            node.add_report(loss, event.seconds, event.metrics)
             wanted = node.wanted_by
             if wanted != (lead,) or lead.epoch != epoch - 1 or lead.goal < epoch:
                 wanted = tuple(t for t in wanted if t.epoch == epoch - 1 and t.goal >= epoch)
             for trial in wanted:
                 self._deliver(trial, epoch, loss)
             self.delivered = wanted
-            self.relaunches.record_delivery(wanted, lead)
+            if wanted != (lead,):
+                self.relaunches.record_delivery(wanted, lead)
         else:
             self.repeats += 1
             self.mismatches += node.losses[at] != loss
@@ -263,7 +264,8 @@ class StudyState(GroupState):
         if event.last:
             attempt.goal = epoch  # it ends by itself now
             self._finish_members(attempt)
-        self.relaunches.record_order(attempt)
+        if epoch >= attempt.goal or attempt.ordered_at is not None:
+            self.relaunches.record_order(attempt)
 
     def _record_epoch_time(self, attempt: AttemptState, event: e.Reported) -> None:
         mixed = False
@@ -325,8 +327,8 @@ class StudyState(GroupState):
             self.assignment.branch_saves.record_save(missed=True)
 
     def _spoiled(self, event: e.Spoiled) -> None:
-        self._tick(event.at, self.attempts.get(event.attempt))
         attempt = self.attempts.get(event.attempt)
+        self._tick(event.at, attempt)
         if attempt is not None and attempt.source is not None:
             self.checkpoints.drop((attempt.source, attempt.start), attempt.trial)
 

@@ -59,6 +59,8 @@ class BranchOdds:
 
     def list_candidates(self, start: int, until: int) -> list[int]:
         """Return the epochs between these two after which a branch is possible."""
+        if not self._candidates:
+            return []
         return sorted(epoch for epoch in self._candidates if start < epoch < until)
 
     def estimate(self, epoch: int, coming: int | None) -> float:

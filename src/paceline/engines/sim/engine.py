@@ -317,7 +317,8 @@ class SimEngine:
         attempt.is_nominal = attempt.rate == 1.0
         attempt.is_best = False
         self._schedule(attempt, outcome.seconds, delay)
-        self._read_order(attempt)
+        if attempt.pending is not None:
+            self._read_order(attempt)
 
     def _schedule(self, attempt: SimulatedAttempt, work: float, fixed: float = 0.0) -> None:
         """Make an attempt due after seconds that no speed changes, and after its training."""
