@@ -99,7 +99,8 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Machine]]:
 
 @pytest.fixture(autouse=True)
 def unchanged_process() -> Iterator[None]:
-    """Undo what Ray and Ray Tune change in the process of a test: its debugger, its interrupts."""
+    """Undo what libraries change in the process of a test: its debugger, interrupts, tracing."""
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
     yield
     os.environ.pop("PYTHONBREAKPOINT", None)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -60,4 +61,5 @@ def test_a_deadline_that_comes_while_the_driver_is_stopped_ends_the_study(tmp_pa
         wait_for((tmp_path / "late").exists)
         running.signal(signal.SIGCONT)
         ran = running.end()
-    assert ran.out.startswith("deadline [(2, 0)"), ran.err
+    # How many reports the driver had read before it was stopped depends on the machine.
+    assert re.fullmatch(r"deadline \[\(\d, 0\)\]\n", ran.out), ran.out + ran.err

@@ -32,7 +32,8 @@ def run(name: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / f"{name}.py")],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": "", "RAY_DISABLE_IMPORT_WARNING": "1"},
+        # A cluster of its own, not that of other tests.
+        env={**os.environ, "PYTHONPATH": "", "RAY_ADDRESS": "local"},
         capture_output=True,
         text=True,
         timeout=5 * LIMIT_S,  # a cluster may take minutes to start on a busy machine
