@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -191,7 +192,7 @@ def test_a_failed_study_exits_with_1_and_prints_the_function_s_error(tmp_path: P
     sentence, *details = ran.err.splitlines()
     assert "failed before their first report: OSError: no data (study.py:" in sentence
     assert "    raise OSError('no data')" in details
-    assert details[-1].startswith("The output of trial 0 is in paceline.files/study-1-")
+    assert re.match(r"The output of trial \d is in paceline\.files/study-1-", details[-1])
 
 
 def test_an_interrupted_study_is_resumed_with_its_own_file_and_options(tmp_path: Path) -> None:
