@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "src" / "paceline").rglob("*.py"))
-MODULE_LINES, FUNCTION_LINES, PARAMETERS, OPTIONS = 600, 60, 7, 8
+MODULE_LINES, FUNCTION_LINES, PARAMETERS = 600, 60, 7
 # Module names that say nothing about their content.
 VAGUE_MODULES = {"utils", "util", "helpers", "common", "misc", "base", "manager"}
 # Files that implement one port, each for another kind of resource, may share a name.
@@ -99,10 +99,8 @@ def test_a_function_fits_on_a_screen_and_takes_few_arguments() -> None:
                 violations.append(f"{place} has {lines} lines, more than {FUNCTION_LINES}")
             names = [each.arg for each in (*node.args.args, *node.args.kwonlyargs)]
             count = len(names) - (names[:1] in (["self"], ["cls"]))
-            # The keywords of a policy are its options, each described on its page.
-            most = OPTIONS if node.name == "__init__" and "policies" in path.parts else PARAMETERS
-            if count > most:
-                violations.append(f"{place} takes {count} parameters, more than {most}")
+            if count > PARAMETERS:
+                violations.append(f"{place} takes {count} parameters, more than {PARAMETERS}")
             if node.name in BANNED_FUNCTIONS:
                 violations.append(f"{place} is not a word of the glossary")
     report(violations)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import paceline as pl
-from paceline.api.readable_config import ReadableConfig
+from paceline.plan.config_code import ReadableConfig
 from paceline.plan.settings import canonicalize
 
 CONFIGS: list[dict[str, Any]] = [

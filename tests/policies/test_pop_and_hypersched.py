@@ -277,7 +277,6 @@ def test_hypersched_closes_when_new_trials_have_no_chance() -> None:
         lambda: Pop(low=1.0),
         lambda: Pop(k=0),
         lambda: Pop(waiting=-1.0),
-        lambda: Pop(better=1.0),
         lambda: HyperSched(eta=1),
         lambda: HyperSched(chance=0.0),
     ],

@@ -13,12 +13,12 @@ from msgspec import Struct
 from paceline.analysis.story import narrate_study, narrate_trial
 from paceline.analysis.summary import StudySummary, summarize
 from paceline.api.failure_messages import make_no_result_error
-from paceline.api.readable_config import ReadableConfig
 from paceline.api.result_text import describe_result, describe_trial, render_trial, suggest_next
 from paceline.core.domains import Domain
 from paceline.core.errors import SpecError
 from paceline.core.ports import Storage
 from paceline.core.values import NO_LOSS, Config, Status
+from paceline.plan.config_code import ReadableConfig
 from paceline.plan.settings import value_at
 from paceline.plan.tree import find_checkpoint, find_node, last_known_epoch
 from paceline.store import hide_password

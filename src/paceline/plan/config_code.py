@@ -5,7 +5,7 @@ Knows the names of schedules in `pl`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.plan.schedules import PIECEWISE, RULE, is_rule, rule_arguments
 
@@ -35,3 +35,14 @@ def format_code(value: Value) -> str:
     if type(value) is list:
         return f"[{', '.join(map(format_code, value))}]"
     return repr(value)
+
+
+class ReadableConfig(dict[str, Any]):
+    """A config that prints its schedules as the calls that make them.
+
+    >>> ReadableConfig({"lr": {"piecewise": [[0, 0.1], [9, 0.01]]}, "width": 64})
+    {'lr': pl.piecewise([(0, 0.1), (9, 0.01)]), 'width': 64}
+    """
+
+    def __repr__(self) -> str:
+        return format_code(dict(self))

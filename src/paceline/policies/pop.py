@@ -69,7 +69,6 @@ class Pop(BasePart):
         k: int = 1,
         quota: bool = False,
         waiting: float | None = None,
-        better: float = 0.01,
         published: bool = False,
     ) -> None:
         check_positive("pop: boundary", boundary)
@@ -78,8 +77,6 @@ class Pop(BasePart):
         check_positive("pop: k", k)
         if waiting is not None and not waiting >= 0.0:
             raise SpecError(f"pop: waiting={waiting:g} is invalid: must be 0 or more per slot.")
-        if not 0.0 <= better < 1.0:
-            raise SpecError(f"pop: better={better:g} is invalid: must be at least 0 and below 1.")
         self._given = boundary
         self._boundary = 1
         # The kill threshold: a value of the metric that any useful trial passes.
@@ -93,7 +90,7 @@ class Pop(BasePart):
         # Opportunistic trials that may wait for a turn, for each slot; None: by trust.
         self._waiting = waiting
         self._published = published
-        self._chances = TargetChances(better, published=published)
+        self._chances = TargetChances(published=published)
         # Over the live trials: the threshold p*, and the slots for promising trials.
         self._threshold, self._slots = 1.0, 0
         # Paused trials, in the order of their pauses; the poor ones apart, in that of review.

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # The skill is that of the first forecasts: at most, and at least.
 _FIRSTS, _LEAST_FIRSTS = 100, 8
+# Without a target: the best loss, improved by this share of the gain since the start.
+_BETTER = 0.01
 # With this skill or more, forecasts are trusted fully.
 _FULL_SKILL = 0.3
 # A correction is a line between any two of these.
@@ -58,9 +60,7 @@ class StatedChance(NamedTuple):
 class TargetChances:
     """The confidence of each live trial that has a forecast, and their order by it."""
 
-    def __init__(self, better: float, *, published: bool) -> None:
-        # Without a target: the best loss, improved by this share of the gain since the start.
-        self._better = better
+    def __init__(self, *, published: bool) -> None:
         self._published = published
         self._start = RunningQuantile(0.5)
         self._stated: dict[TrialId, StatedChance] = {}
@@ -161,7 +161,7 @@ class TargetChances:
         if spec.budget.target is not None:
             return spec.sign * spec.budget.target.value
         best, start = study.best_loss, self._start.value
-        return best - self._better * (start - best) if best < start < NO_LOSS else best
+        return best - _BETTER * (start - best) if best < start < NO_LOSS else best
 
     def get_left_share(self, trial: TrialId, study: StudyView) -> float:
         """Return the share of a whole training that the trial has left in time."""
