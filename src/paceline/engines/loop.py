@@ -50,13 +50,17 @@ def step(
     machine: Machine, engine: Applier, remember: Remember, events: Sequence[AnyEvent]
 ) -> Sequence[Step]:
     """Handle events, remember the steps, carry them out; return them."""
-    steps = [machine.handle(event) for event in events]
+    if len(events) == 1:
+        steps = [machine.handle(events[0])]  # by far the most common
+    else:
+        steps = [machine.handle(event) for event in events]
     if steps:
         remember(steps)
     state = machine.state
+    is_logged = _logger.isEnabledFor(logging.INFO)
     for each in steps:
         engine.apply(each, state)
-        if each.decisions and _logger.isEnabledFor(logging.INFO):
+        if is_logged:
             for decision in each.decisions:
                 level = logging.DEBUG if isinstance(decision, _DETAILS) else logging.INFO
                 if _logger.isEnabledFor(level):

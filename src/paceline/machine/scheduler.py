@@ -333,8 +333,10 @@ class Scheduler:
     def choose_width(self, trial: TrialState, least: float, idle: int) -> float:
         """Return the width for a trial that needs at least this, with `idle` slots idle."""
         state = self._state
-        wanted = state.moving.get(trial.id)
-        if not wanted:
+        wanted = state.moving.get(trial.id) if state.moving else None
+        if not (wanted or state.elastic):
+            wanted = 1.0  # the only width that the study allows
+        elif not wanted:
             widths = self._allocator.place(self._list_demands(trial, coming=state.new), state)
             wanted = widths.get(trial.id, 1.0)
             if trial.dedicated:

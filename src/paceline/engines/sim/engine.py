@@ -141,6 +141,7 @@ class SimEngine:
     ) -> None:
         self._workload = workload
         self._cluster = cluster
+        self._live = cluster.live
         self._save_every_s = cluster.save_every_s
         self._advisor = advisor
         self.now = 0.0
@@ -208,7 +209,7 @@ class SimEngine:
         if number <= self._applied:
             return
         self._applied = number
-        if self._cluster.live and type(step.event) is e.Reported:
+        if self._live and type(step.event) is e.Reported:
             self._note_best(step.event.attempt, study)
         for decision in step.decisions:
             act = _ACT.get(type(decision))
@@ -287,7 +288,7 @@ class SimEngine:
         done = attempt.last or epoch >= attempt.goal
         if phase == REPORTED:
             every = self._save_every_s
-            if self._cluster.live and not attempt.has_saved:
+            if self._live and not attempt.has_saved:
                 every = 0.0  # a worker saves once to learn what a save costs
             is_due = every is not None and attempt.is_save_due(every, self.now)
             is_due = is_due or attempt.is_best
@@ -406,7 +407,7 @@ class SimEngine:
         if attempt is None or decision.version <= attempt.sent_version:
             return
         attempt.pending = decision, study.config(decision.trial)
-        if attempt.phase == TRAINING or not self._cluster.live:
+        if attempt.phase == TRAINING or not self._live:
             self._read_order(attempt)
 
     def _read_order(self, attempt: SimulatedAttempt) -> None:
