@@ -283,8 +283,8 @@ VICTIMS = ("driver", "driver", "worker", "forkserver", "all")
     ("seed", "kind"),
     [
         (1, "sqlite"),
-        *(slow(seed, "sqlite") for seed in range(60) if seed != 1),
-        *(slow(seed, "postgres") for seed in range(20)),
+        *(slow(seed, "sqlite") for seed in range(30) if seed != 1),
+        *(slow(seed, "postgres") for seed in range(10)),
     ],
 )
 def test_a_study_resumes_after_ten_random_kills(
