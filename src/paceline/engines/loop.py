@@ -57,10 +57,9 @@ def step(
     if steps:
         remember(steps)
     state = machine.state
-    is_logged = _logger.isEnabledFor(logging.INFO)
     for each in steps:
         engine.apply(each, state)
-        if is_logged:
+        if each.decisions and _logger.isEnabledFor(logging.INFO):
             for decision in each.decisions:
                 level = logging.DEBUG if isinstance(decision, _DETAILS) else logging.INFO
                 if _logger.isEnabledFor(level):

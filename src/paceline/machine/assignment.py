@@ -216,7 +216,8 @@ class Assignment:
     def _detach(self, trial: TrialState, attempt: AttemptState) -> None:
         trial.attempt = None
         attempt.members = _without(attempt.members, trial)
-        self.changed[attempt.id] = attempt
+        if attempt.members or attempt.epoch < attempt.goal:
+            self.changed[attempt.id] = attempt  # if not, it is about to end
 
 
 def find_members(trial: TrialState, start: int) -> list[TrialState]:
@@ -331,6 +332,8 @@ def _add_branch_saves(
     Those of the order `before` stay: an attempt is not told again and again.
     """
     branch_saves = study.assignment.branch_saves
+    if not branch_saves.shares:
+        return order
     candidates = branch_saves.list_candidates(passed, order.goal)
     if not candidates:
         return order

@@ -41,7 +41,8 @@ class BranchSaves:
         self._critical_path = critical_path
         self._odds = BranchOdds(0)
         self._epochs = 0
-        self._shares = False
+        # Whether trials share prefixes; if not, nothing here is used.
+        self.shares = False
         # The studies whose spaces are still to be sampled: readers of a log never do.
         self._unsampled: tuple[StudySpec, ...] = ()
         # The number of trials that all generators together propose; None: unknown.
@@ -54,7 +55,7 @@ class BranchSaves:
         """Begin a study."""
         if not spec.share:
             return
-        self._shares, self._epochs = True, spec.epochs
+        self.shares, self._epochs = True, spec.epochs
         self._odds = BranchOdds(spec.epochs)
         self._unsampled = spec.studies
         if not spec.standing:
@@ -75,7 +76,7 @@ class BranchSaves:
 
     def insert(self, opened: Open, tree: Tree[TrialState, AttemptState]) -> Leaf:
         """Insert a new trial's path into the tree, and learn where it branches; return its leaf."""
-        if not self._shares:
+        if not self.shares:
             return tree.insert_alone()
         path = list_stretches(opened.config, self._epochs)
         self._odds.record_goal(None, opened.until)
@@ -91,7 +92,7 @@ class BranchSaves:
 
     def remove(self, trial: TrialState) -> None:
         """Forget a trial that has ended."""
-        if self._shares:
+        if self.shares:
             for node in path_to_root(trial.leaf):
                 node.live -= 1
 
@@ -103,7 +104,7 @@ class BranchSaves:
 
     def record_goal(self, before: int, after: int) -> None:
         """Record that a trial's goal was raised."""
-        if self._shares:
+        if self.shares:
             self._odds.record_goal(before, after)
 
     def record_save(self, *, missed: bool) -> None:

@@ -37,7 +37,7 @@ def continue_if_next(attempt: AttemptState, scheduler: Scheduler, decider: Decid
     If the allocator gives it another width from here on, it moves.
     """
     state, trial = decider.state, attempt.trial
-    if any(number in state.ready for number in state.moving):
+    if state.moving and any(number in state.ready for number in state.moving):
         return  # the slots are for a trial that moves
     state.ending = attempt
     _, pick = scheduler.ask_policies()

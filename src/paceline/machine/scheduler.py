@@ -231,11 +231,12 @@ class Scheduler:
 
     def _pick(self, group: GroupState) -> Pick | None:
         policy, generator = self._parts[group.index]
-        most = policy.admit(group)
-        wanted = not group.closed and (most is None or group.live < most)
-        if wanted:
-            self._close_if_spent(group)
-        group.new = wanted and not group.closed and self._has_config(group, generator)
+        group.new = False
+        if not group.closed:
+            most = policy.admit(group)
+            if most is None or group.live < most:
+                self._close_if_spent(group)
+                group.new = not group.closed and self._has_config(group, generator)
         return policy.next(group)
 
     def _close_if_spent(self, group: GroupState) -> None:

@@ -94,7 +94,10 @@ def is_changing(value: Value) -> bool:
 
 def is_constant(config: Config) -> bool:
     """Return whether no value of the config changes during training."""
-    return not any(map(is_changing, config.values()))
+    for value in config.values():
+        if (type(value) is dict or type(value) is list) and is_changing(value):
+            return False
+    return True
 
 
 def setting_at(config: Config, epoch: int) -> Config:

@@ -286,24 +286,24 @@ class SimEngine:
         if phase == SAVED and epoch >= min(attempt.goal, attempt.sent_goal):
             self._read_order(attempt)  # it waits at its goal, or is ended where it has saved
         done = attempt.last or epoch >= attempt.goal
-        if phase == REPORTED:
-            every = self._save_every_s
-            if self._live and not attempt.has_saved:
-                every = 0.0  # a worker saves once to learn what a save costs
-            is_due = every is not None and attempt.is_save_due(every, self.now)
-            is_due = is_due or attempt.is_best
-            if done or is_due or epoch in attempt.save_at:
-                if self._cluster.save_s > 0.0:
-                    attempt.phase = SAVING
-                    self._schedule(attempt, 0.0, self._cluster.save_s)
-                else:
-                    self._events.append(self._saved(attempt))
-                return
+        if phase == REPORTED and (done or epoch in attempt.save_at or self._is_save_due(attempt)):
+            if self._cluster.save_s > 0.0:
+                attempt.phase = SAVING
+                self._schedule(attempt, 0.0, self._cluster.save_s)
+            else:
+                self._events.append(self._saved(attempt))
+            return
         if done:
             cause = e.Cause.FINISHED if attempt.last else e.Cause.GOAL
             self._events.append(self._end(attempt, cause))
         else:
             self._train(attempt, 0.0)
+
+    def _is_save_due(self, attempt: SimulatedAttempt) -> bool:
+        every = self._save_every_s
+        if self._live and not attempt.has_saved:
+            every = 0.0  # a worker saves once to learn what a save costs
+        return attempt.is_best or (every is not None and attempt.is_save_due(every, self.now))
 
     def _train(self, attempt: SimulatedAttempt, delay: float) -> None:
         """Begin the next epoch after a delay."""
