@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
 import threading
 import time
@@ -9,22 +11,29 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command_line import read_log, run_command
+from running_command import RunningCommand, write_study_file
 from small_disk import mount_small_disk
 from waiting import wait_for
 
 import paceline as pl
+from paceline.api.stored import fold_log, replay_log
+from paceline.cli import run as cli_run
 from paceline.cli.main import main
+from paceline.core.decisions import EndCause
 from paceline.core.errors import LogError, PacelineWarning, StoreError
+from paceline.core.events import Resumed
 from paceline.store import open_store, sql
 from paceline.testing.stores import make_sample_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from benchmarks.postgres import PostgresServer
     from small_disk import SmallDisk
 
+    from paceline.core.decisions import Step
     from paceline.core.ports import Store
 
 
@@ -243,18 +252,112 @@ def test_a_server_that_is_gone_while_a_log_is_read_costs_nothing(
     assert found == log
 
 
+@pytest.fixture
+def unfinished(postgres: PostgresServer, tmp_path: Path) -> str:
+    """Return the URL of a store with a study of a file, whose driver was killed."""
+    url = postgres.url()
+    write_study_file(tmp_path)
+    (tmp_path / "hold").touch()
+    run = ("paceline", "run", "study.py", "--name", "it", "--store", url, "--no-report")
+    with RunningCommand(tmp_path, *run) as running:
+        running.until("new best")
+        running.signal(signal.SIGKILL)
+        running.end()
+    (tmp_path / "hold").unlink()
+    return url
+
+
+def resume(url: str, folder: Path) -> int:
+    """Resume the study in this process; return the exit code."""
+    return main(["resume", "it", str(folder / "study.py"), "--store", url, "--no-report", "-q"])
+
+
+def check_resumed(url: str, before: Sequence[Step]) -> None:
+    """Check that the study has ended, and that its log goes on where it was."""
+    log = read_log(url, "it")
+    assert log[: len(before)] == before
+    assert [type(step.event) for step in log].count(Resumed) == 1
+    state = fold_log(log)
+    assert state.end is not None
+    assert state.end.cause is EndCause.QUIET
+    assert len(state.trials) == 4
+    assert replay_log(log).difference is None
+
+
+def test_a_resume_while_the_server_is_gone_is_a_sentence_and_a_later_one_goes_on(
+    unfinished: str, postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = read_log(unfinished, "it")
+    command = ("resume", "it", "study.py", "--store", unfinished, "--no-report", "-q")
+    postgres.stop()
+    try:
+        # A new process, which has never reached the server.
+        refused = run_command(tmp_path, *command)
+    finally:
+        postgres.start()
+    assert refused.code == 2
+    (line,) = refused.err.splitlines()
+    assert "cannot be reached" in line
+    assert line.endswith("all appended steps are safe, and the study can be resumed.")
+    assert resume(unfinished, tmp_path) == 0
+    check_resumed(unfinished, before)
+
+
+@pytest.mark.filterwarnings("always:.* is unavailable")
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "reading",
+        "opening",
+        pytest.param("claiming", marks=pytest.mark.slow),
+        pytest.param("writing", marks=pytest.mark.slow),
+    ],
+)
+def test_a_resume_waits_for_a_server_that_is_gone_for_some_seconds(
+    unfinished: str,
+    postgres: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    moment: str,
+) -> None:
+    before = read_log(unfinished, "it")
+    monkeypatch.setattr(sql, "CHUNK_BYTES", 0)
+    monkeypatch.setattr(sql, "time", FalseTime(5.0, threading.Thread(target=postgres.start)))
+    place, name = {
+        "reading": (sql, "_read_bodies"),
+        "opening": (cli_run, "load_resumable"),
+        "claiming": (sql.SqlStore, "claim"),
+        "writing": (sql.SqlStore, "append"),
+    }[moment]
+    call = getattr(place, name)
+    calls = iter(range(3))
+
+    def stop_and_call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        # In the middle of the log, or at the first call of another function.
+        if next(calls, None) == (2 if moment == "reading" else 0):
+            postgres.stop()
+        return call(*arguments, **options)
+
+    monkeypatch.setattr(place, name, stop_and_call)
+    assert resume(unfinished, tmp_path) == 0
+    assert "is unavailable: retrying" in capsys.readouterr().err
+    check_resumed(unfinished, before)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("resumed", [False, True])
 def test_a_study_whose_server_is_gone_across_its_deadline_ends_at_it(
-    postgres: PostgresServer, tmp_path: Path, recwarn: pytest.WarningsRecorder
+    postgres: PostgresServer, tmp_path: Path, recwarn: pytest.WarningsRecorder, *, resumed: bool
 ) -> None:
     url = postgres.url()
     stopped = threading.Event()
     deadline_s = 3.0
-    began = time.monotonic()
+    began = [0.0]
 
     def restart() -> None:
         stopped.wait()
-        wait_for(lambda: time.monotonic() > began + deadline_s + 0.5, "the deadline")
+        wait_for(lambda: time.monotonic() > began[0] + deadline_s + 0.5, "the deadline")
         postgres.start()
 
     def stop_once(state: object, steps: object) -> None:
@@ -262,8 +365,10 @@ def test_a_study_whose_server_is_gone_across_its_deadline_ends_at_it(
             postgres.stop()
             stopped.set()
 
-    starting = threading.Thread(target=restart)
-    starting.start()
+    def interrupt(state: object, steps: object) -> None:
+        if getattr(state, "best", None) is not None:
+            os.kill(os.getpid(), signal.SIGINT)
+
     study = pl.Study(
         train_long,
         space={"x": pl.uniform(0, 1)},
@@ -278,6 +383,11 @@ def test_a_study_whose_server_is_gone_across_its_deadline_ends_at_it(
         files=tmp_path,
         progress=False,
     )
+    if resumed:
+        assert study.run(interrupt).interrupted
+    began[0] = time.monotonic()
+    starting = threading.Thread(target=restart)
+    starting.start()
     result = study.run(stop_once)
     starting.join()
     assert result.end == "deadline"

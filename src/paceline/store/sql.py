@@ -65,6 +65,9 @@ GROUP_SIZE = 2_000
 PATIENCE_S = 60.0
 # Pauses between retries: none at first, since mostly only the connection was lost; then longer.
 PAUSES_S, LONGEST_S = (0.0, 0.05, 0.1, 0.2, 0.4), 1.0
+# Databases that this process has opened. Their addresses are right, so the next opening waits for
+# them too; a first opening does not, since the address may be wrong.
+_opened_before: set[str] = set()
 
 
 class Claims(Protocol):
@@ -176,7 +179,9 @@ class SqlStore:
         self._claims = database.make_claims(self._reads)
         self._claimed: set[str] = set()
         try:
-            self._version = self._try(lambda: self._open(create), patience_s=0.0)
+            patience_s = None if database.name in _opened_before else 0.0
+            self._version = self._try(lambda: self._open(create), patience_s)
+            _opened_before.add(database.name)
         except BaseException:
             self.close()
             raise
