@@ -22,6 +22,9 @@ from paceline.worker.atomic_file import PART, write_atomically
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# The first status of HTTP that means a failure of the server.
+_SERVER_FAILED = 500
+
 
 class ObjectStorage:
     """A prefix of an object storage, such as `s3://bucket/runs/mnist`."""
@@ -100,5 +103,21 @@ class ObjectStorage:
         try:
             yield
         except Exception as error:
-            message = " ".join(str(error).split()) or type(error).__name__
-            raise CheckpointError(f"{what} {self._url}: {message.rstrip('.')}.") from error
+            message = (" ".join(str(error).split()) or type(error).__name__).rstrip(".")
+            raise CheckpointError(f"{what} {self._url}: {message}{_advise(error)}.") from error
+
+
+def _advise(error: Exception) -> str:
+    """Return what to do about an error of a storage; empty where the error itself says it."""
+    if isinstance(error, PermissionError):
+        return "; check the credentials and what they may do there"
+    if isinstance(error, FileNotFoundError):
+        return ""
+    # What the libraries raise for a server that fails, is slow or cuts the connection is of many
+    # classes; the status of an answer is in the cause.
+    response = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
+    meta = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
+    status = meta.get("HTTPStatusCode", 0)
+    if status >= _SERVER_FAILED:
+        return f"; the storage answered with status {status}, look at its state"
+    return "" if status else "; check the address and the network"

@@ -13,16 +13,24 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from paceline.core.errors import CheckpointError, SpecError
+from paceline.core.errors import CheckpointError, PacelineWarning, SpecError
 from paceline.core.ports import Stored
 from paceline.worker.atomic_file import write_atomically
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from paceline.core.ports import Storage
+
+# How long the first answer of a storage may take without a warning.
+SLOW_S = 5.0
 
 
 def open_storage(url: str) -> Storage:
@@ -44,11 +52,27 @@ def open_storage(url: str) -> Storage:
 
 
 def check_storage(storage: Storage) -> None:
-    """Raise CheckpointError if the storage cannot be written, before any training starts."""
+    """Raise CheckpointError if the storage cannot be written, before any training starts.
+
+    Warn of one that is slow: its library may try for minutes before it gives up.
+    """
     name = f"check-{uuid4().hex}"
-    with tempfile.NamedTemporaryFile() as file:
-        storage.put(name, file.name)
-    storage.delete(name)
+    with _warn_if_slow(storage.url):
+        with tempfile.NamedTemporaryFile() as file:
+            storage.put(name, file.name)
+        storage.delete(name)
+
+
+@contextmanager
+def _warn_if_slow(url: str) -> Iterator[None]:
+    text = f"{url} has not answered for {SLOW_S:g} s: the study starts when it does."
+    timer = threading.Timer(SLOW_S, lambda: warnings.warn(text, PacelineWarning, stacklevel=2))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class FolderStorage:
