@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from paceline.api.study import tune as tune
     from paceline.core.errors import BrokenInvariant as BrokenInvariant
     from paceline.core.errors import CheckpointError as CheckpointError
+    from paceline.core.errors import ClusterLost as ClusterLost
     from paceline.core.errors import LogError as LogError
     from paceline.core.errors import NoResult as NoResult
     from paceline.core.errors import PacelineError as PacelineError
@@ -76,6 +77,7 @@ _MODULES = {
     "BrokenInvariant": "paceline.core.errors",
     "Checkpoint": "paceline.worker.ray_compat",
     "CheckpointError": "paceline.core.errors",
+    "ClusterLost": "paceline.core.errors",
     "LogError": "paceline.core.errors",
     "NoResult": "paceline.core.errors",
     "PacelineError": "paceline.core.errors",

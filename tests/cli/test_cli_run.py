@@ -258,6 +258,11 @@ def test_a_terminated_study_exits_with_143_and_can_be_resumed(tmp_path: Path) ->
         "epochs=8 is less",
         "give epochs=9 or more",
     )
+    check_refused(
+        run_command(tmp_path, *resume, "renamed.py", "--address", "10.0.0.1:6379"),
+        "study 'mine' does not run on a Ray cluster",
+        "leave out --address",
+    )
     ran = run_command(tmp_path, "resume", "mine", "renamed.py", "--store", "mine.db", "--no-report")
     assert ran.code == 0, ran.err
     assert "study 'mine' resumes" in ran.out

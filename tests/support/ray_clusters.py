@@ -87,8 +87,8 @@ class _Cluster:
 class RayCluster(_Cluster):
     """A head with two CPUs, and nodes that are added and removed like machines."""
 
-    def __init__(self) -> None:
-        super().__init__({"num_cpus": 2})
+    def __init__(self, **environ: str) -> None:
+        super().__init__({"num_cpus": 2}, **environ)
 
     def add(self, **resources: Any) -> Any:  # noqa: ANN401 - Ray's own parameters
         """Add a node."""
@@ -246,6 +246,17 @@ def wait_for_no_workers(cluster: _Cluster) -> None:
         return not find_processes(cluster, b"paceline.worker.forkserver")
 
     wait_for(are_gone, "the fork servers and workers of the study to end")
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Stop a process inside the block, like one of a machine that is cut off."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 # Fixtures

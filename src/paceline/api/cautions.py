@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from paceline.api.registry import parse_part, split_policies
 from paceline.core.errors import SpecError, warn_user
 from paceline.core.events import Cause, Ended, Missed, Reported
+from paceline.core.text import format_bytes
 from paceline.core.values import FINITE_GENERATORS
 from paceline.worker.protocol import KEEPS_NOTHING
 
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
     from paceline.core.decisions import Step
     from paceline.core.values import AttemptId, StudySpec
     from paceline.engines.process.local.devices import LocalDevices
+    from paceline.machine.state import StudyState
 
 # Policies that end by themselves.
 _FINITE_POLICIES = ("pbt",)
+# More checkpoints than this are probably not wanted, and fill a folder.
+_MANY_CHECKPOINTS = 1_000
 # More trials for each core are probably a mistake.
 _TRIALS_PER_CORE = 4
 
@@ -108,4 +112,25 @@ class RestartCaution:
             f"the training function of study {self._spec.name!r} keeps nothing, so a paused trial "
             "starts over when it goes on: use trial.keep(…), or give policy='asha_stop', which "
             "pauses no trial.",
+        )
+
+
+class CheckpointCaution:
+    """Warns when the checkpoints of finished trials become many, and nothing limits them."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        saves = spec.saves
+        self._is_told = saves.best is not None or saves.bytes is not None
+
+    def look(self, state: StudyState) -> None:
+        """Look at the number of checkpoints."""
+        index = state.checkpoints
+        if self._is_told or len(index.records) <= _MANY_CHECKPOINTS:
+            return
+        self._is_told = True
+        name, size = state.spec.name, format_bytes(index.bytes)
+        warn_user(
+            f"study {name!r} keeps the last checkpoint of every finished trial, {size} in "
+            f"{len(index.records)} files so far: give keep_best=10 to keep those of the ten best "
+            f"trials alone, or `paceline extend {name} --keep-best 10`.",
         )

@@ -8,9 +8,9 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from paceline.api.cautions import RestartCaution
+from paceline.api.cautions import CheckpointCaution, RestartCaution
 from paceline.api.interrupts import Interrupts
-from paceline.core.errors import StudyTerminated
+from paceline.core.errors import ClusterLost, StudyTerminated
 from paceline.core.events import Submitted
 from paceline.engines.loop import run, step
 from paceline.plan.settings import canonicalize
@@ -59,6 +59,7 @@ class RunningStudy:
         self._inline = inline
         self._spec = spec
         self._restarts = RestartCaution(spec)
+        self._many_checkpoints = CheckpointCaution(spec)
         self._machine = machine
         self._store = store
         self._engine = engine
@@ -156,7 +157,11 @@ class RunningStudy:
             return idle and (self.wanted_options is not None or (until is not None and until()))
 
         def loop() -> None:
-            run(self._machine, self._engine, self._remember(watch), inbox, stop)
+            try:
+                run(self._machine, self._engine, self._remember(watch), inbox, stop)
+            except ClusterLost as lost:
+                way_out = f"study {name!r} is left unfinished; {self._suggest()}"
+                raise ClusterLost(lost.found, way_out) from None
 
         with interrupts:
             if self._inline is None:
@@ -178,6 +183,7 @@ class RunningStudy:
         def remember(steps: Sequence[Step]) -> None:
             self._store.append(name, steps)
             self._restarts.look(steps)
+            self._many_checkpoints.look(state)
             if watch is not None:
                 watch(state, steps)
 

@@ -29,6 +29,7 @@ _OPTIONS: tuple[tuple[str, Any, str], ...] = (
     ("--deadline", DURATION_TEXT, "End after this much active time, with the time so far."),
     ("--target", float, "End when a trial reports this value."),
     ("--slot-hours", float, "End when this many slot-hours are used, with those so far."),
+    ("--keep-best", int, "Keep the last checkpoint of this many finished trials, the best ones."),
     ("--slots", str, "GPUs, or cores on a machine without GPUs: 8, cpu:4, gpu:2."),
 )
 

@@ -19,6 +19,7 @@ import click
 from paceline.api.interrupts import hold_interrupt
 from paceline.cli.process_start import find_process_start
 from paceline.core.errors import (
+    ClusterLost,
     PacelineError,
     PacelineWarning,
     StudyFailed,
@@ -143,6 +144,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StudyFailed as error:
         # As it is: the message has a traceback.
         return _print_text(f"paceline: {error}", 1)
+    except ClusterLost as error:
+        return _print_error(str(error), 1)
     except PacelineError as error:
         return _print_error(str(error), 2)
     except Interrupted as error:

@@ -46,10 +46,17 @@ from paceline.cli.progress import ProgressBar
 from paceline.cli.report import has_plotly, report_file_name, require_plotly
 from paceline.cli.simulate import finish
 from paceline.core.decisions import End
-from paceline.core.errors import PacelineError, SpecError, StudyTerminated, make_missing_extra_error
+from paceline.core.errors import (
+    ClusterLost,
+    PacelineError,
+    SpecError,
+    StudyTerminated,
+    make_missing_extra_error,
+)
 from paceline.core.events import Extended, Opened
 from paceline.core.extension import resolve_log
 from paceline.core.run_info import RunInfo
+from paceline.engines.process.ray.config import parse_ray
 from paceline.store import find_store_file, hide_password
 
 if TYPE_CHECKING:
@@ -60,6 +67,7 @@ if TYPE_CHECKING:
     from paceline.api.permissions import Allowed
     from paceline.api.results import Result
     from paceline.core.decisions import Step
+    from paceline.engines.process.ray.config import Ray
     from paceline.live.watcher import Watch
 
 
@@ -318,7 +326,7 @@ def _open_view(as_json: bool, quiet: bool) -> AbstractContextManager[Watch]:
 
 @contextmanager
 def _explain_interrupt(command: str) -> Iterator[None]:
-    """Add the command that resumes the study to an interrupt's message."""
+    """Add the command that resumes the study to the message of what has ended its driver."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -327,6 +335,9 @@ def _explain_interrupt(command: str) -> Iterator[None]:
         raise KeyboardInterrupt(f"interrupted; the log is safe, resume with `{command}`") from None
     except StudyTerminated:
         raise StudyTerminated(f"terminated; the log is safe, resume with `{command}`") from None
+    except ClusterLost as lost:
+        elsewhere = f"`{command} --address HOST:PORT`"
+        raise ClusterLost(lost.found, f"the log is safe, resume with {elsewhere}") from None
 
 
 def _relative_to_store(url: str, file: str) -> str:
@@ -340,12 +351,14 @@ def _relative_to_store(url: str, file: str) -> str:
 @study_argument
 @click.argument("file", metavar="[STUDY.PY]", required=False, type=click.Path())
 @store_option
+@click.option("--address", help="Another Ray cluster. [default: the one that the study ran on]")
 @allow_option
 @output_options
 def resume(
     study: str,
     file: str | None,
     store: str,
+    address: str | None,
     allow: tuple[str, ...],
     **options: Any,  # noqa: ANN401 - the fields of OutputOptions
 ) -> int:
@@ -369,7 +382,7 @@ def resume(
     assert isinstance(event, Opened)
     if event.run.kind == "sim":
         return _resume_simulation(log, store, output, allowed)
-    resumed = load_resumable(event, file, store, allowed=allowed)
+    resumed = load_resumable(event, file, store, allowed=allowed, address=address)
     resumed.known_log = log
     return run_stored(resumed, output)
 
@@ -407,10 +420,12 @@ def load_resumable(
     store: str,
     changes: dict[str, Any] | None = None,
     allowed: Allowed = NOTHING,
+    address: str | None = None,
 ) -> Study:
     """Load the file of a stored study; return the study with the options it was run with.
 
-    Raises SpecError if its log names a file, a part or an address that is not allowed.
+    With `address` it runs on the Ray cluster there. Raises SpecError if its log names a file, a
+    part or an address that is not allowed.
     """
     study, run = opened.spec.name, opened.run
     command = "resume" if changes is None else "extend"
@@ -420,13 +435,26 @@ def load_resumable(
             f"again, with the same name and store, to {command} them."
         )
     known = run.given or {}
-    _check_known_options(study, known, store, allowed)
+    # The address in the log is not used if another one is given.
+    used = {name: known[name] for name in known if name != "slots" or address is None}
+    _check_known_options(study, used, store, allowed)
     given = {**known, **(changes or {})}
     found = file or _find_study_file(study, store, run.file, command, allowed)
-    resumed = load_study(found).but(**given, name=study, store=store)
+    loaded = load_study(found)
+    if address is not None:
+        given["slots"] = _move(study, known.get("slots", loaded.options.get("slots")), address)
+    resumed = loaded.but(**given, name=study, store=store)
     if changes:
         resumed.run_info = RunInfo(file=_relative_to_store(store, found), given=given)
     return resumed
+
+
+def _move(study: str, slots: object, address: str) -> Ray:
+    """Return the slots of a study on another Ray cluster."""
+    cluster = parse_ray(slots)
+    if cluster is None:
+        raise SpecError(f"study {study!r} does not run on a Ray cluster: leave out --address.")
+    return replace(cluster, address=address)
 
 
 def _check_known_options(study: str, known: dict[str, Any], store: str, allowed: Allowed) -> None:

@@ -12,6 +12,7 @@
     ├── TrialError        a training function that misuses its trial
     ├── TrialPruned       raised by a training function to end its trial early
     ├── StudyFailed       all trials of a study failed, or no config could be proposed
+    ├── ClusterLost       the head of a Ray cluster does not answer any more
     ├── NoResult          the best trial of a study in which no trial has reported a number
     └── BrokenInvariant   a bug in Paceline: the state contradicts itself
 
@@ -92,6 +93,17 @@ class StudyFailed(PacelineError):
     def __init__(self, message: str, result: Any = None) -> None:  # noqa: ANN401
         super().__init__(message)
         self.result = result
+
+
+class ClusterLost(PacelineError):
+    """The head of a Ray cluster does not answer any more: the study can be resumed on another.
+
+    `found` is what was found, without the way out.
+    """
+
+    def __init__(self, found: str, way_out: str = "") -> None:
+        super().__init__(f"{found}: {way_out}." if way_out else f"{found}.")
+        self.found = found
 
 
 class TrialPruned(PacelineError):

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 # How long a process of a gang tries to connect to its leader.
 _CONNECT_S = 10.0
 _KILLED = "all workers of its node were killed"
+# How often an agent looks whether its node is still part of the cluster.
+_PARENT_S = 1.0
 
 
 class AgentStart(NamedTuple):
@@ -103,6 +105,7 @@ class NodeAgent:
             return AgentStart(error=str(error))
         self._spares = spares
         self._watch_pool()
+        self._parent_watch = asyncio.ensure_future(_end_with_parent())
         return started
 
     def _open_files(self, paths: NodePaths) -> AgentStart:
@@ -125,6 +128,9 @@ class NodeAgent:
         """Start an MPS service for one GPU: GPUs come and go one by one."""
         service = self._mps[gpu] = await asyncio.to_thread(Mps, (gpu,))
         return MpsEndpoint(service.pipe, service.note)
+
+    async def answer(self) -> None:
+        """Return, which shows the driver that this process runs."""
 
     async def receive(self, call: int, body: bytes) -> None:
         """Handle the driver's messages, in the order of its calls."""
@@ -308,6 +314,18 @@ class NodeAgent:
             self._pending_bytes[worker] = bytearray()
             self._add_worker(worker, self._pool.fork(link))
             link.close()
+
+
+async def _end_with_parent() -> None:
+    """Exit when the process of the node that has started this one is gone.
+
+    Ray ends a node that was cut off from its cluster, and may leave its actors running: nothing
+    would ever read the reports of this agent's workers.
+    """
+    parent = os.getppid()
+    while os.getppid() == parent:
+        await asyncio.sleep(_PARENT_S)
+    os._exit(1)
 
 
 class _GangListener:

@@ -28,8 +28,12 @@ if TYPE_CHECKING:
     from paceline.engines.process.ray.node_protocol import NodeMessage
     from paceline.worker.protocol import AnyMessage
 
-# How long an agent may take to load the training function, or to answer.
+# How long an agent may take to load the training function.
 START_S = 120.0
+# How long it may take to answer: it loads the function again if its fork server was killed.
+ANSWER_S = 120.0
+# How long an answer that is late may still take to be read.
+_READ_S = 2.0
 # How long an agent may take to end its workers before it is killed.
 _CLOSE_S = 15.0
 
@@ -47,6 +51,9 @@ class RayNode:
         self.workers: set[int] = set()
         # The agent does not answer any more.
         self.is_lost = False
+        # The question to the agent that has no answer yet, and when it was asked.
+        self._question: Any = None
+        self._asked_at = 0.0
 
     @property
     def short_name(self) -> str:
@@ -68,6 +75,19 @@ class RayNode:
     def listen(self, callback: Callable[[Future[bytes]], None]) -> None:
         """Call back with the node's next batch of messages, in one of Ray's threads."""
         self._agent.next_messages.remote().future().add_done_callback(callback)
+
+    def measure_silence(self) -> float:
+        """Ask the agent whether it is there; return for how long it has not answered."""
+        now = time.monotonic()
+        if self._question is None:
+            self._question, self._asked_at = self._agent.answer.remote(), now
+        silent_s = now - self._asked_at
+        # After a pause of the driver itself, the answer is there and only has to be read.
+        limit_s = _READ_S if silent_s > ANSWER_S else 0.0
+        if import_ray().wait([self._question], timeout=limit_s)[0]:
+            self._question = None
+            return 0.0
+        return silent_s
 
     def start_mps(self, gpu: str) -> Any:  # noqa: ANN401 - a reference
         """Start the MPS service of a GPU; return the reference of its MpsEndpoint."""
@@ -171,6 +191,19 @@ class NodeAgents:
         """End the agents on nodes without a slot: an autoscaler keeps nodes with an actor."""
         idle = [name for name, node in self.nodes.items() if node not in used]
         close_nodes([self.nodes.pop(name) for name in idle], 0.0)
+
+    def kill_silent(self) -> None:
+        """Kill agents that do not answer: their nodes are lost, and get another agent."""
+        for node in self.nodes.values():
+            if not node.is_lost and node.measure_silence() > ANSWER_S:
+                warnings.warn(
+                    f"the agent on node {node.short_name} has not answered for {ANSWER_S:.0f} s: "
+                    "it is killed and started again, and its trials continue from their last "
+                    "checkpoints.",
+                    PacelineWarning,
+                    stacklevel=2,
+                )
+                node.kill()
 
     def close_all(self) -> None:
         """End all agents before the study has begun."""

@@ -1,8 +1,8 @@
 """The slots a study holds on a Ray cluster: one placement group for each.
 
-Knows Ray's placement groups and nodes. A thread watches them, since calls to the cluster may take
-long, and adds slots to the worker pool. A group that Ray cannot place yet stays requested, where
-the autoscaler sees it. Does not know trials.
+Knows Ray's placement groups and nodes. A thread watches them and adds slots to the worker pool. It
+makes every call to the cluster, since a call waits while the cluster's head does not answer. A
+group that Ray cannot place yet stays requested, where the autoscaler sees it. Does not know trials.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import threading
 import time
 import warnings
 from collections import deque
+from functools import partial
 from itertools import count
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.core.errors import PacelineWarning, SpecError
 from paceline.engines.process.local.devices import Gpu, find_devices
 from paceline.engines.process.ray.config import import_ray
-from paceline.engines.process.ray.node_protocol import StopMps
 from paceline.engines.process.ray.nodes import START_S, SlotPlacement
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from paceline.core.values import SlotId
     from paceline.engines.process.ray.config import Ray
@@ -76,7 +77,8 @@ class PlacementPool:
         # Slots to give back when they have no worker any more.
         self._retiring: dict[SlotId, tuple[Any, _HeldSlot]] = {}
         self._slots = count()
-        self._lock = threading.Lock()
+        # What the driver's thread asks for; done by the thread that watches.
+        self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wakeup = threading.Event()
         self._closed = False
         self._request(cluster.count or 0)
@@ -91,46 +93,61 @@ class PlacementPool:
 
     def request(self, slots: int) -> None:
         """Request further slots; the worker pool reports them when they are placed."""
-        with self._lock:
-            self._given_back = max(0, self._given_back - slots)
-            self._request(slots)
-        self._wakeup.set()
+        self._order(partial(self._request_more, slots))
 
     def retire(self, slots: Collection[SlotId]) -> None:
         """Stop counting on these slots, and withdraw open requests; `release` follows for each."""
-        with self._lock:
-            for group, held in list(self._groups.items()):
-                if held is None:
-                    # An open request would replace the slot that is given back.
-                    del self._groups[group]
-                    self._ray.util.remove_placement_group(group)
-                elif held.slot in slots:
-                    del self._groups[group]
-                    self._given_back += 1
-                    self._retiring[held.slot] = group, held
+        self._order(partial(self._retire, slots))
 
     def release(self, slot: SlotId) -> None:
         """Give a retired slot back to the cluster: it has no worker any more."""
-        with self._lock:
-            retired = self._retiring.pop(slot, None)
-        if retired is not None:  # else it was lost with its node
-            group, (_, placement) = retired
-            if placement.mps:
-                placement.node.send(StopMps(placement.gpu))
-            self._ray.util.remove_placement_group(group)
-            self._wakeup.set()
+        self._order(partial(self._release, slot))
 
-    def stop_watching(self) -> None:
-        """End the thread that watches the cluster."""
+    def stop_watching(self, timeout_s: float) -> None:
+        """End the thread that watches the cluster; do not wait for it longer than this."""
         self._closed = True
         self._agents.stop_waiting()
         self._wakeup.set()
-        self._thread.join()
+        self._thread.join(timeout_s)
 
     def release_all(self) -> None:
         """Give all slots back to the cluster."""
         for group in (*self._groups, *(group for group, _ in self._retiring.values())):
             self._ray.util.remove_placement_group(group)
+
+    # Orders
+
+    def _order(self, order: Callable[[], None]) -> None:
+        self._orders.put(order)
+        self._wakeup.set()
+
+    def _run_orders(self) -> None:
+        while True:
+            try:
+                order = self._orders.get_nowait()
+            except Empty:
+                return
+            order()
+
+    def _request_more(self, slots: int) -> None:
+        self._given_back = max(0, self._given_back - slots)
+        self._request(slots)
+
+    def _retire(self, slots: Collection[SlotId]) -> None:
+        for group, held in list(self._groups.items()):
+            if held is None:
+                # An open request would replace the slot that is given back.
+                del self._groups[group]
+                self._ray.util.remove_placement_group(group)
+            elif held.slot in slots:
+                del self._groups[group]
+                self._given_back += 1
+                self._retiring[held.slot] = group, held
+
+    def _release(self, slot: SlotId) -> None:
+        retired = self._retiring.pop(slot, None)
+        if retired is not None:  # else it was lost with its node
+            self._ray.util.remove_placement_group(retired[0])
 
     # Watching
 
@@ -167,8 +184,7 @@ class PlacementPool:
 
     def _watch(self) -> None:
         while not self._closed:
-            with self._lock:
-                soon = self._takes_all and None in self._groups.values()
+            soon = self._takes_all and None in self._groups.values()
             self._wakeup.wait(_SOON_S if soon else _CHECK_S)
             self._wakeup.clear()
             if self._closed:
@@ -177,21 +193,21 @@ class PlacementPool:
                 self._update()
             except Exception as error:
                 # The cluster's head does not answer; running attempts continue meanwhile.
+                if self._closed:
+                    return
                 warnings.warn(f"the cluster does not answer: {error}", PacelineWarning, 2)
 
     def _update(self) -> None:
-        with self._lock:
-            placed = self._find_placed()
-        placements = self._assign_slots(placed)
+        self._run_orders()
+        self._agents.kill_silent()
+        placements = self._assign_slots(self._find_placed())
         if placements:
             self._pool.add_slots(placements)
-        with self._lock:
-            held = (*self._groups.values(), *(held for _, held in self._retiring.values()))
+        held = (*self._groups.values(), *(held for _, held in self._retiring.values()))
         self._agents.close_idle({each.placement.node for each in held if each is not None})
         if self._takes_all:
-            with self._lock:
-                self._withdraw_denied()
-                self._request_all_free()
+            self._withdraw_denied()
+            self._request_all_free()
 
     # Requests
 
@@ -277,6 +293,7 @@ class PlacementPool:
         ready.sort(key=lambda each: each[0])
         gpus = self._find_gpus([group for _, group in ready])
         pipes = self._start_mps([nodes[name] for name, _ in ready], gpus)
+        self._run_orders()  # the agents may have taken long to start
         placements: dict[SlotId, SlotPlacement] = {}
         for (name, group), gpu, pipe in zip(ready, gpus, pipes, strict=True):
             node_resources = resources[name]
@@ -284,11 +301,10 @@ class PlacementPool:
             size = gpu.bytes if gpu.name else int(node_resources.get("memory", 0) / slots)
             cores = node_resources.get("CPU", 1.0) / slots
             placement = SlotPlacement(nodes[name], gpu.name, cores, size, pipe)
-            with self._lock:
-                if group not in self._groups:
-                    continue  # withdrawn meanwhile
-                slot = next(self._slots)
-                self._groups[group] = _HeldSlot(slot, placement)
+            if group not in self._groups:
+                continue  # withdrawn meanwhile
+            slot = next(self._slots)
+            self._groups[group] = _HeldSlot(slot, placement)
             placements[slot] = placement
         return placements
 

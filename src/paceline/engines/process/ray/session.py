@@ -15,20 +15,26 @@ from paceline.engines.process.local.worker_pool import pack_function
 from paceline.engines.process.ray.config import connect_ray, import_ray
 from paceline.engines.process.ray.devices import RayDevices
 from paceline.engines.process.ray.forecasters import MAX_REQUESTS
+from paceline.engines.process.ray.head_watch import HeadWatch, call_bounded
 from paceline.engines.process.ray.node_files import NodePaths
 from paceline.engines.process.ray.nodes import NodeAgents
 from paceline.engines.process.ray.placement import PlacementPool
 from paceline.engines.process.ray.worker_pool import RayWorkerPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from paceline.core.events import AnyEvent
     from paceline.core.ports import Advisor
     from paceline.core.values import StudySpec
     from paceline.engines.process.checkpoint_files import CheckpointFiles
     from paceline.engines.process.ray.config import Ray
     from paceline.engines.process.supervisor import Timeouts
+
+
+# How long the end of a study waits for the cluster's head.
+_CLOSE_S = 6.0
 
 
 class RayEngine(ProcessEngine):
@@ -57,6 +63,15 @@ class RayEngine(ProcessEngine):
             timeouts=timeouts,
             began=began,
         )
+
+    def wait(self, timeout_s: float | None = None) -> Sequence[AnyEvent] | None:
+        """Return what has happened. Raises ClusterLost if the head does not answer any more.
+
+        Everything that was returned before is in the log then.
+        """
+        if not self._closed:
+            self._session.head.check()
+        return super().wait(timeout_s)
 
     def close(self, grace_s: float | None = None) -> None:
         """End all processes, and give everything back to the cluster."""
@@ -101,6 +116,7 @@ class RaySession:
             self._disconnect()
             raise
         self.devices = RayDevices(self.pool, self._placement)
+        self.head = HeadWatch(cluster.address)
 
     @property
     def mps(self) -> str:
@@ -109,17 +125,19 @@ class RaySession:
 
     def stop_watching(self) -> None:
         """Add no further slots and nodes."""
-        self._placement.stop_watching()
+        self._placement.stop_watching(0.0 if self.head.is_silent else _CLOSE_S)
 
     def close(self) -> None:
         """Give all slots back to the cluster, and disconnect."""
-        self._placement.release_all()
+        self.head.close()
+        # A head that does not answer gets the slots back if it answers again.
+        call_bounded(self._placement.release_all, 0.0 if self.head.is_silent else _CLOSE_S)
         self._disconnect()
 
     def _disconnect(self) -> None:
         self._mark.unlink(missing_ok=True)
         if self._is_connection_ours:
-            self._ray.shutdown()
+            call_bounded(self._ray.shutdown, _CLOSE_S)
 
 
 def _make_node_paths(

@@ -23,6 +23,7 @@ from paceline.engines.process.ray.node_protocol import (
     JoinGang,
     StartGang,
     StartWorkers,
+    StopMps,
     decode_messages,
 )
 from paceline.engines.process.ray.nodes import RayChannel, close_nodes
@@ -269,7 +270,10 @@ class RayWorkerPool:
             placement = self.placements.get(slot)
             files = None if placement is None else self._node_files.get(placement.node)
             if files is None or not files.is_uploading:
-                self.placements.pop(slot, None)
+                if placement is not None:
+                    del self.placements[slot]
+                    if placement.mps:
+                        placement.node.send(StopMps(placement.gpu))
                 self._retiring.pop(slot)(slot)
 
     def _lose_node(self, node: RayNode) -> Iterator[PoolEvent]:
