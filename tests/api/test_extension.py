@@ -81,7 +81,7 @@ def test_an_extended_study_that_loses_its_driver_is_resumed_as_extended(tmp_path
         """Ends the driver in the middle of the study."""
 
     def leave(state: Any, steps: Any) -> None:  # noqa: ANN401
-        if state.epochs_trained == 5:
+        if state.epochs_trained >= 5:  # several reports may come at once
             raise Gone
 
     options: Any = {"trials": 3, "epochs": 4, "policy": "fifo", "generator": "random", "slots": 1}

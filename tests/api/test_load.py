@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +76,23 @@ def test_an_unknown_study_is_not_found_and_a_near_name_is_suggested(store: str) 
 def test_a_running_study_is_loaded_as_it_is(tmp_path: Path) -> None:
     url = str(tmp_path / "runs.db")
     seen: list[tuple[Any, Any]] = []
+    hold = tmp_path / "hold"
+    hold.touch()
+
+    def train_while_held(trial: Any) -> None:  # noqa: ANN401
+        for epoch in trial.epochs():
+            while epoch == 1 and hold.exists():
+                time.sleep(0.01)
+            trial.report(loss=1.0)
 
     def look(state: Any, steps: Any) -> None:  # noqa: ANN401
         if state.reports == 1 and not seen:
             seen.append((pl.load("it", url), pl.studies(url)[0]))
+            hold.unlink()
 
     study = pl.Study(
-        train, space={"lr": pl.uniform(0.1, 1.0)}, metric="loss", mode="min", epochs=2, slots=1,
-        policy="fifo", generator="random", trials=1, name="it", store=url,
+        train_while_held, space={"lr": pl.uniform(0.1, 1.0)}, metric="loss", mode="min", epochs=2,
+        slots=1, policy="fifo", generator="random", trials=1, name="it", store=url,
     )  # fmt: skip
     study.run(look)
     ((result, row),) = seen

@@ -51,6 +51,7 @@ def test_the_public_names_are_frozen() -> None:
         "BrokenInvariant",
         "Checkpoint",
         "CheckpointError",
+        "ClusterLost",
         "LogError",
         "NoResult",
         "PacelineError",
