@@ -31,7 +31,7 @@ def main() -> None:
     """Run the requested parts; print and write their pages."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}: all")
-    parser.add_argument("--allocators", default="fixed", help="for hypersched: fixed,uniform")
+    parser.add_argument("--allocators", default="fixed,uniform", help="for hypersched")
     slots = ",".join(map(str, traces.SLOTS))
     parser.add_argument("--slots", help=f"for traces: {slots}; for pop-fifo: 4,8")
     parser.add_argument(

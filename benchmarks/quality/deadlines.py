@@ -1,7 +1,7 @@
 """HyperSched against ASHA at a deadline: on every recorded trace, and on HyperSched's toy curve.
 
 Knows the deadlines and the paper's gains. At width 1 there is no resizing, so only admission and
-speculative halving are measured; `--allocators` adds allocators that resize.
+speculative halving are measured; `uniform` resizes, too.
 """
 
 from __future__ import annotations
