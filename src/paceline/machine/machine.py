@@ -62,7 +62,7 @@ class Machine:
             react = _REACT.get(type(event))
             if react is not None:
                 react(self, event)
-            if state.end is None and not (type(event) in _FOLLOWED and _is_followed(event)):
+            if state.end is None and not _is_followed(event):
                 self._settle(event)
         return Step(number, event, tuple(decisions)) if decisions else Step(number, event)
 
@@ -252,9 +252,6 @@ def _is_followed(event: e.AnyEvent) -> bool:
     More configs of the same group follow a Submitted; the slots of the driver follow an Extended.
     """
     return type(event) is e.Extended or (type(event) is e.Submitted and event.more > 0)
-
-
-_FOLLOWED = frozenset({e.Extended, e.Submitted})
 
 
 def _explain_amend(before: int, after: int) -> str:

@@ -43,11 +43,7 @@ def canonicalize(config: Config) -> Config:
         value = config[name]
         if type(name) is not str or not name:
             raise SpecError(f"a hyperparameter is named {name!r}: give a string that is not empty.")
-        kind = type(value)
-        if kind is float and math.isfinite(value):
-            settled[name] = round_number(value)
-        else:
-            settled[name] = value if kind in _PLAIN else _settle(value, name)
+        settled[name] = value if type(value) in _PLAIN else _settle(value, name)
     return settled
 
 
