@@ -2,13 +2,14 @@
 #   make demo        run a small study and watch it
 #   make test        check and test a change, without the slow tests
 #   make test-all    run all tests and check the coverage
+#   make search      run the property tests with new random examples
 PYTHON ?= python3
 BIN := .venv/bin
 TORCH ?= torch==2.13.0
 # Two more than there are cores: tests on Ray clusters mostly wait.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
-.PHONY: setup demo test test-all check bench bench-allocation bench-curves bench-early-term bench-fidelity bench-local bench-peers \
+.PHONY: setup demo test test-all search check bench bench-allocation bench-curves bench-early-term bench-fidelity bench-local bench-peers \
 	bench-branching bench-deadline bench-policies bench-quality bench-ray bench-score-only bench-several bench-stages bench-stores golden pictures stores train-pfn
 
 setup: .venv/ready
@@ -54,6 +55,10 @@ test-all: check
 	$(BIN)/coverage run -m pytest -n $(JOBS) --dist loadgroup
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+
+search: export HYPOTHESIS_PROFILE := $(or $(HYPOTHESIS_PROFILE),search)
+search: setup .venv/torch .venv/ray
+	$(BIN)/python -m pytest -m hypothesis -n $(JOBS)
 
 bench: setup
 	$(BIN)/python -m benchmarks.run

@@ -39,12 +39,18 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # interrupt a process would wait in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("quick", max_examples=50, deadline=None)
+# `make test` uses "quick", `make test-all` uses "all": both run the same examples each time, so
+# that a change passes or fails for what it changes. `make search` looks for new examples.
+settings.register_profile("quick", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile(
-    "all", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "all",
+    max_examples=200,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("night", max_examples=20_000, deadline=None)
-# `make test` uses "quick", `make test-all` uses "all".
+settings.register_profile("search", settings.get_profile("all"), derandomize=False)
+settings.register_profile("night", settings.get_profile("search"), max_examples=20_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 

@@ -13,13 +13,14 @@ from compositions import (
     find_wrong_values,
     make_composed_parts,
 )
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_studies import SmallStudy, make_table
 
 from paceline.api.registry import list_parts
 from paceline.core.decisions import AskForecast, Cut, Go, Pause
 from paceline.core.errors import SpecError
+from paceline.core.events import ChangeSlots
 from paceline.core.ports import Pick, see_nothing
 from paceline.machine.invariants import find_violations
 from paceline.machine.machine import Machine
@@ -29,6 +30,7 @@ from paceline.testing.simulations import AddingWorkload
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from paceline.core.events import Command
     from paceline.core.ports import Verdict
     from paceline.core.views import StudyView, TrialView
 
@@ -43,10 +45,8 @@ def check_composition(composition: Composition, stride: int) -> None:
     try:
         study = ComposedStudy(composition)
     except SpecError as refusal:
-        event("refused")
         assert_is_a_sentence(str(refusal))
         return
-    event("accepted")
     study.run()
     assert find_wrong_values(study.state, study.workload) == []
     assert find_violations(study.state) == []
@@ -80,6 +80,24 @@ def test_every_value_is_that_of_the_config_trained_alone_in_many_compositions(
     policy: str, data: st.DataObject
 ) -> None:
     check_composition(data.draw(compositions(policy)), 1)
+
+
+def test_slots_for_a_trial_that_moves_are_not_given_to_a_new_one() -> None:
+    options = {
+        "source": "quadratic:epochs=3,stages=1",
+        "policy": "plateau:patience=2",
+        "curves": "last",
+        "allocator": "confidence:width=2",
+        "span": 2,
+        "slots": 1,
+        "needs": None,
+        "generator": "sobol",
+        "save_every_s": 0.0,
+        "deadline_s": 6.0,
+        "trials": 60,
+    }
+    commands: dict[int, Command] = {12: ChangeSlots(by=2), 30: ChangeSlots(by=-2)}
+    check_composition(Composition(options=options, commands=commands), 1)
 
 
 def test_every_policy_is_composed() -> None:

@@ -16,10 +16,7 @@ from paceline.core.text import format_count
 from paceline.machine.assignment import plan_stage
 from paceline.machine.checkpoint_gc import may_get_trials
 from paceline.machine.openings import count_new
-from paceline.machine.requirements import (
-    explain_unmet_needs,
-    find_least_width,
-)
+from paceline.machine.requirements import explain_unmet_needs, find_least_width
 from paceline.machine.slot_sharing import find_held_width, find_kept_slot, find_share
 from paceline.plan.settings import canonicalize
 
@@ -307,7 +304,12 @@ class Scheduler:
         least = find_least_width(trial, state.least_width)
         if least > state.slots.capacity:
             return self._give_up(trial)
-        width = self.choose_width(trial, least, len(state.slots.idle))
+        # The slots that a moving trial is about to take are idle, and not for another trial.
+        others = state.moving and trial.id not in state.moving
+        idle = count_spare_slots(state) if others else len(state.slots.idle)
+        width = self.choose_width(trial, least, idle)
+        if width > idle and width > 1.0:
+            return False
         stage = plan_stage(trial, state)
         near = ""
         if state.slots.nodes and stage.source is not None:
