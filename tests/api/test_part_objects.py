@@ -135,6 +135,30 @@ def test_an_object_that_cannot_be_written_to_the_log_is_refused() -> None:
             pl.Study(train, **options(policy=given))
 
 
+class WithoutMemory(BasePart):
+    """A policy that lacks one method."""
+
+    def judge(self, trial: Any, study: Any) -> tuple[()]:  # noqa: ANN401
+        return ()
+
+    def next(self, study: Any) -> None:  # noqa: ANN401
+        return None
+
+    def admit(self, study: Any) -> None:  # noqa: ANN401
+        return None
+
+
+class WithoutMethods(BasePart):
+    """An allocator that lacks all methods."""
+
+
+def test_a_part_that_lacks_a_method_is_refused_with_its_name() -> None:
+    with pytest.raises(pl.SpecError, match=r"WithoutMemory' has no see: if it needs no memory, wr"):
+        pl.tune(train, **options(policy=WithoutMemory()))
+    with pytest.raises(pl.SpecError, match=r"WithoutMethods' has no see and no place: write them"):
+        pl.tune(train, **options(allocator=WithoutMethods(), span=2))
+
+
 def test_a_class_of_the_main_script_is_refused_with_the_way_out() -> None:
     code = (
         "import paceline as pl\n"

@@ -86,6 +86,14 @@ _OPTIONS: dict[Kind, str] = {
     "curve model": "curves",
 }
 
+# What a study calls or reads of such a part.
+_METHODS: dict[Kind, tuple[str, ...]] = {
+    "policy": ("see", "judge", "next", "admit"),
+    "generator": ("see", "propose", "pure"),
+    "allocator": ("see", "place"),
+    "curve model": ("forecast", "others"),
+}
+
 # The group of entry points by which other packages add parts.
 _GROUPS: dict[Kind, str] = {
     "policy": "paceline.policies",
@@ -227,7 +235,19 @@ def build_part(kind: Kind, part: Part) -> Any:  # noqa: ANN401 - the caller know
     ]
     if missing:
         raise SpecError(f"{kind} {part.name!r} needs a value for {', '.join(missing)}.")
-    return made(**given)
+    built = made(**given)
+    _check_methods(kind, part.name, built)
+    return built
+
+
+def _check_methods(kind: Kind, name: str, built: object) -> None:
+    """Raise SpecError if a part lacks what a study calls."""
+    missing = [method for method in _METHODS[kind] if not hasattr(built, method)]
+    if missing:
+        way_out = f"write {'it' if len(missing) == 1 else 'them'} as docs/writing-a-part.md says"
+        if missing == ["see"]:
+            way_out = "if it needs no memory, write `see = staticmethod(see_nothing)`"
+        raise SpecError(f"{kind} {name!r} has no {' and no '.join(missing)}: {way_out}.")
 
 
 def convert_parameters(owner: str, given: Mapping[str, Value], known: Mapping[str, Any]) -> Config:
