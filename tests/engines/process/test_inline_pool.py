@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from process_engines import make_spec, make_training_function
-from waiting import LIMIT_S
+from trials import make_start
+from waiting import LIMIT_S, wait_for
 
 import paceline as pl
 from paceline.core import decisions as d
@@ -285,6 +287,27 @@ def test_a_deadline_takes_effect_at_the_next_report() -> None:
     result = tune_inline(train, epochs=1_000_000, trials=1, deadline=0.5)
     assert "deadline" in (result.why or "")
     assert len(epochs) < 1_000_000
+
+
+def test_a_function_whose_reports_nothing_reads_ends_with_the_loop(tmp_path: Path) -> None:
+    channels = []
+
+    def train(trial: Any) -> None:  # noqa: ANN401
+        channels.append(trial._channel)
+        for _ in trial.epochs():
+            trial.report(loss=1.0)
+
+    def is_full() -> bool:
+        return bool(channels) and not select.select([], [channels[0]], [], 0)[1]
+
+    pool = InlinePool(train)
+    ((_, driver),) = pool.acquire([0])
+    driver.send(make_start(tmp_path, epochs=1_000_000, goal=1_000_000))
+    # The loop ends while the function waits in the middle of a report.
+    pool.serve(lambda: wait_for(is_full, "a channel that takes no more reports"), lambda: None)
+    assert pool.is_idle
+    driver.close()
+    pool.close(0.0)
 
 
 def test_coverage_sees_the_lines_of_the_training_function(tmp_path: Path) -> None:

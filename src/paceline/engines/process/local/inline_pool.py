@@ -88,9 +88,8 @@ class InlinePool(SameProcessPool[Channel]):
                 failed.append(error)
             finally:
                 over.set()
-                # An attempt that still trains unwinds at its next report.
-                for worker in list(self._ends):
-                    self.kill(worker, 0)
+                # An attempt that still trains unwinds at its next report, which nothing reads.
+                self.hang_up()
                 self._tokens.put(None)
 
         states = get_random_states()

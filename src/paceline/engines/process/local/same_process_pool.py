@@ -76,6 +76,12 @@ class SameProcessPool(Generic[End]):
             with suppress(OSError):  # it is closed
                 end.shutdown(socket.SHUT_WR)
 
+    def hang_up(self) -> None:
+        """Close both directions: a worker whose messages nothing reads would wait for ever."""
+        for end in list(self._ends.values()):
+            with suppress(OSError):  # it is closed
+                end.shutdown(socket.SHUT_RDWR)
+
     def poll(self) -> Sequence[WorkerExited]:
         """Return the workers that have exited since the last call."""
         self._wakeup.clear()
