@@ -231,6 +231,19 @@ def test_a_trial_of_ask_may_be_pruned() -> None:
         assert study.trials[1].intermediate_values == {0: 0.5}
 
 
+def test_a_trial_of_ask_may_report_more_than_a_socket_holds() -> None:
+    with pl.optuna.create_study() as study:
+        first, second = study.ask(), study.ask()
+        for step in range(1000):
+            first.report(1.0 + step, step)
+            second.report(2.0 + step, step)
+        study.tell(second, 0.5)
+        study.tell(first, 0.25)
+        values = [each.intermediate_values for each in study.trials]
+    assert [each[999] for each in values] == [1000.0, 1001.0]
+    assert {len(each) for each in values} <= {1000, 1001}
+
+
 def test_a_study_in_a_storage_can_be_left_and_loaded(tmp_path: Path) -> None:
     where: dict[str, Any] = {"storage": str(tmp_path / "runs.db"), "study_name": "lasting"}
     with pl.optuna.create_study(**where) as study:
