@@ -140,12 +140,10 @@ def test_several_processes_find_the_same_as_one(tmp_path: Path) -> None:
 
 REFUSING = """
 from paceline.core.errors import SpecError
-from paceline.core.ports import see_nothing
+from paceline.policies import Fifo
 
 
-class Refusing:
-    see = staticmethod(see_nothing)
-
+class Refusing(Fifo):
     def admit(self, study):
         raise SpecError("this policy always refuses.")
 """

@@ -110,7 +110,7 @@ def test_a_click_copies_the_best_config_as_code(shown: Callable[..., Any]) -> No
     assert "checkpoint: attempt 0, epoch 2, in runs/0-2.ckpt" in page.locator(".best").inner_text()
     button = page.locator(".best button")
     button.click()
-    page.wait_for_function("document.querySelector('.best button').textContent === 'Copied'")
+    page.locator(".best button", has_text="Copied").wait_for()
     assert button.get_attribute("data-copy") == (
         """{'lr': pl.piecewise([(0, 0.1), (1, 0.01)]), 'opt': "<b>'x'"}"""
     )
