@@ -170,18 +170,26 @@ def test_a_study_whose_storage_falls_silent_ends_at_its_deadline(
             weight[0] += 1
             trial.report(loss=1 / weight[0])
 
-    with ExitStack() as silence:
-        is_silent = False
+    is_silent = False
+    # Long enough for one checkpoint, on a busy machine too.
+    for deadline in (3.0, 12.0, 48.0):
+        with ExitStack() as silence:
 
-        def watch(state: StudyState, steps: Sequence[Step]) -> None:
-            nonlocal is_silent
-            if not is_silent and state.checkpoints.records:
-                is_silent = True
-                silence.enter_context(server.silent())
+            def watch(
+                state: StudyState, steps: Sequence[Step], silence: ExitStack = silence
+            ) -> None:
+                nonlocal is_silent
+                if not is_silent and state.checkpoints.records:
+                    is_silent = True
+                    silence.enter_context(server.silent())
 
-        options = make_options(tmp_path, "one", checkpoints=place, epochs=100_000, slots=1)
-        given = {**options, "space": {"lr": pl.uniform(0, 1)}, "policy": "fifo", "deadline": 3.0}
-        result = pl.Study(train, **given).run(watch)
+            folder = tmp_path / f"{deadline:g}"
+            folder.mkdir()
+            options = make_options(folder, "one", checkpoints=place, epochs=100_000, slots=1)
+            given = {**options, "space": {"lr": pl.uniform(0, 1)}, "policy": "fifo"}
+            result = pl.Study(train, **given, deadline=deadline).run(watch)
+        if is_silent:
+            break
     assert is_silent
     assert result.end == "deadline"
     # The best that is told is one whose checkpoint was published.
