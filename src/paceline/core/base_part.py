@@ -24,6 +24,7 @@ class BasePart:
     # Arguments that the study adds. An object made without them only describes a part: its
     # constructor does not run.
     from_study: ClassVar[tuple[str, ...]] = ()
+    _arguments: dict[str, Any]
 
     def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401 - passed on as they are
         super().__init_subclass__(**options)
@@ -33,7 +34,7 @@ class BasePart:
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments the object was made with, by name."""
-        kept: dict[str, Any] = vars(self).get("_arguments", {})
+        kept: dict[str, Any] = getattr(self, "_arguments", {})
         return kept
 
 
@@ -43,9 +44,10 @@ def _keep_arguments(init: Callable[..., None]) -> Callable[..., None]:
     @wraps(init)
     def keep_arguments(self: BasePart, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         # The outermost constructor is the user's; it may call that of its base class.
-        if "_arguments" not in vars(self):
+        # Not by `vars(self)`: Python finds the attributes of an object faster without its dict.
+        if not hasattr(self, "_arguments"):
             _, *given = takes.bind(self, *args, **kwargs).arguments.items()
-            vars(self)["_arguments"] = dict(given)
+            self._arguments = dict(given)
             if any(name not in dict(given) for name in self.from_study):
                 return
         init(self, *args, **kwargs)
