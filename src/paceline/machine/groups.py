@@ -31,11 +31,17 @@ if TYPE_CHECKING:
 class GroupState:
     """One study as its own policy and generator see it: what is counted for it alone."""
 
+    __slots__ = (
+        "__weakref__", "best", "best_epoch", "best_loss", "calibration", "closed", "ending",
+        "epochs_trained", "idle_opens", "index", "live", "new", "repeats", "reports", "slot_time",
+        "spec", "taken",
+    )  # fmt: skip
+
     spec: StudySpec
-    # Its place among the studies that are run as one.
-    index = 0
 
     def __init__(self) -> None:
+        # Its place among the studies that are run as one.
+        self.index = 0
         self.calibration = Calibration()
         self.slot_time = SlotTime()
         self.live = 0

@@ -7,15 +7,18 @@ policy and no allocator may cause one (`machine/invariants.py`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
+from paceline.core.values import SlotId, TrialId
 from paceline.machine.requirements import is_ending_for_width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.core.decisions import Launch
-    from paceline.core.values import AttemptId, SlotId, TrialId
+    from paceline.core.values import AttemptId
     from paceline.machine.slots import Slots
     from paceline.machine.trial_state import AttemptState, TrialState
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 _MOST = 10
 
 
-class _EndedAttempt(NamedTuple):
+class _EndedAttempt(Struct, frozen=True, gc=False):
     """An attempt that ended at our order; `changes`: all, if none came in between."""
 
     trial: TrialId

@@ -86,6 +86,8 @@ def extend_needs(needs: tuple[StageWidth, ...], epochs: int) -> tuple[StageWidth
 
 def find_stage_end(trial: TrialState, start: int) -> int:
     """Return the last epoch of the stage that starts here."""
+    if not trial.needs:
+        return trial.spec.epochs
     return next((until for until, _ in trial.needs if until > start), trial.spec.epochs)
 
 

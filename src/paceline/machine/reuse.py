@@ -45,7 +45,7 @@ class ReusedPrefixes:
         """
         leaf = tree.insert(list_stretches(event.config, spec.epochs))
         other = TrialState(-1 - len(self.trials), event.config, leaf, spec)
-        other.ended = Status.STOPPED
+        other.end(Status.STOPPED)
         self.trials.append(other)
         self.studies[event.study] = self.studies.get(event.study, 0) + 1
         reports = zip(event.metrics, event.seconds, strict=True)

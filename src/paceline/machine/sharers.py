@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from paceline.core.events import Reported
     from paceline.core.values import SlotId
 
 
@@ -27,6 +28,8 @@ class Sharers:
             changes.append((now, number))
         del changes[:-2]
 
-    def since(self, slot: SlotId) -> float:
-        """Return when the number of attempts on this slot changed last."""
-        return self._changes[slot][-1][0]
+    def have_changed(self, slot: SlotId, epoch: Reported) -> bool:
+        """Say whether the number of attempts on this slot has changed during an epoch there."""
+        # Clocks differ a little: a change at the very start of an epoch is before it.
+        began = epoch.at - epoch.seconds + 0.02 * epoch.seconds
+        return began < self._changes[slot][-1][0]

@@ -46,6 +46,15 @@ class StudyState(GroupState):
     A study that runs alone is its own only group; of several run as one this is the sum.
     """
 
+    # Python finds attributes and methods faster in slots than in a dict of more than 30 names.
+    __slots__ = (
+        "_last_epochs", "_metric", "_sharers", "_sign", "assignment", "attempts", "checkpoints",
+        "deadline_s", "delivered", "departed", "elastic", "end", "epoch_times", "errors", "inbox",
+        "is_limited", "kept_s", "launches", "least_width", "mismatches", "moving", "now", "number",
+        "pending", "ready", "relaunches", "reused", "slots", "strays", "subject", "together",
+        "tree", "trials", "wanted_options",
+    )  # fmt: skip
+
     now: float
     trials: list[TrialState]
     delivered: Sequence[TrialState]
@@ -66,8 +75,7 @@ class StudyState(GroupState):
         self.attempts: dict[int, AttemptState] = {}
         self.launches = 0
         self.slots = Slots()
-        self.delivered: Sequence[TrialState] = ()
-        self.departed: Sequence[TrialState] = ()
+        self.delivered = self.departed = ()
         # The trial that the last answer or ended attempt was about; None if it was not awaited.
         self.subject: TrialState | None = None
         self.pending = PendingRequests()
@@ -79,8 +87,7 @@ class StudyState(GroupState):
         self.kept_s = 0.0
         self.end: d.End | None = None
         # Epochs trained again with another loss; reports that came late, twice or out of order.
-        self.mismatches = 0
-        self.strays = 0
+        self.mismatches = self.strays = 0
         # How often each error that a retry cannot avoid has come, by its class and place.
         self.errors: dict[tuple[str, str], int] = {}
         # The smallest width whose memory suffices for every trial that was measured.
@@ -165,15 +172,12 @@ class StudyState(GroupState):
     def _opened(self, event: e.Opened) -> None:
         if self.number:
             raise LogError("the log contains a second Opened: only its first entry may be one.")
-        self.spec = event.spec
+        self.spec, self.tree = event.spec, Tree(event.spec.epochs)
         self._last_epochs = [spec.epochs for spec in (*event.earlier, event.spec)]
-        self.tree = Tree(event.spec.epochs)
-        self.deadline_s = event.spec.budget.deadline_s
-        self._sign = event.spec.sign
-        self._metric = event.spec.metric
+        self._sign, self._metric = event.spec.sign, event.spec.metric
         self.elastic = event.spec.span > 1 or event.spec.pack > 1
-        budget = event.spec.budget
-        self.is_limited = budget.deadline_s is not None or budget.slot_seconds is not None
+        self.deadline_s, slot_seconds = event.spec.budget.deadline_s, event.spec.budget.slot_seconds
+        self.is_limited = self.deadline_s is not None or slot_seconds is not None
         self.assignment.branch_saves.begin(event.spec)
         if event.spec.groups:
             self.together = Groups(self, self.attempts, self.checkpoints)
@@ -249,13 +253,14 @@ class StudyState(GroupState):
         if at == len(node.losses):
             node.add_report(loss, event.seconds, event.metrics)
             wanted = node.wanted_by
-            if wanted != (lead,) or lead.epoch != epoch - 1 or lead.goal < epoch:
+            if wanted == (lead,) and lead.epoch == epoch - 1 and lead.goal >= epoch:
+                self._deliver(lead, epoch, loss)  # by far the most common
+            else:
                 wanted = tuple(t for t in wanted if t.epoch == epoch - 1 and t.goal >= epoch)
-            for trial in wanted:
-                self._deliver(trial, epoch, loss)
-            self.delivered = wanted
-            if wanted != (lead,):
+                for trial in wanted:
+                    self._deliver(trial, epoch, loss)
                 self.relaunches.record_delivery(wanted, lead)
+            self.delivered = wanted
         else:
             self.repeats += 1
             self.mismatches += node.losses[at] != loss
@@ -268,11 +273,7 @@ class StudyState(GroupState):
             self.relaunches.record_order(attempt)
 
     def _record_epoch_time(self, attempt: AttemptState, event: e.Reported) -> None:
-        mixed = False
-        if attempt.width < 1.0:
-            began = event.at - event.seconds
-            # Clocks differ a little: a change at the very start of an epoch is before it.
-            mixed = began + 0.02 * event.seconds < self._sharers.since(attempt.slots[0])
+        mixed = attempt.width < 1.0 and self._sharers.have_changed(attempt.slots[0], event)
         width = self.slots.share(attempt.slots, attempt.width)
         self.epoch_times.record_epoch(attempt, event, width, mixed=mixed)
 
@@ -307,8 +308,8 @@ class StudyState(GroupState):
             self.assignment.withdraw(trial)
 
     def _saved(self, event: e.Saved) -> None:
-        self._tick(event.at, self.attempts.get(event.attempt))
         attempt = self.attempts.get(event.attempt)
+        self._tick(event.at, attempt)
         if attempt is None or not attempt.start <= event.epoch <= attempt.epoch:
             return
         if self.slots.nodes:
@@ -341,8 +342,8 @@ class StudyState(GroupState):
             self.assignment.detach_diverged(attempt)
 
     def _attempt_ended(self, event: e.Ended) -> None:
-        self._tick(event.at, self.attempts.get(event.attempt))
         attempt = self.attempts.pop(event.attempt, None)
+        self._tick(event.at, attempt)
         self.subject = None
         if attempt is None:
             return
@@ -420,11 +421,10 @@ class StudyState(GroupState):
     def _open(self, decision: d.Open) -> None:
         if decision.trial != len(self.trials):
             raise LogError(f"trial {decision.trial} was opened out of order.")
-        spec = self.spec
         leaf = self.assignment.branch_saves.insert(decision, self.tree)
-        trial = TrialState(decision.trial, decision.config, leaf, spec)
+        trial = TrialState(decision.trial, decision.config, leaf, self.spec)
         trial.opened_at, trial.goal = self.now, decision.until
-        trial.source, trial.needs = decision.source, extend_needs(decision.needs, spec.epochs)
+        trial.source, trial.needs = decision.source, extend_needs(decision.needs, self.spec.epochs)
         trial.group = decision.group
         self.trials.append(trial)
         self.live += 1
@@ -459,7 +459,7 @@ class StudyState(GroupState):
 
     def _end_trial(self, trial: TrialState, how: Status) -> None:
         self.assignment.withdraw(trial)
-        trial.ended = how
+        trial.end(how)
         self.relaunches.record_decision()
         self.live -= 1
         self.assignment.branch_saves.remove(trial)

@@ -34,6 +34,7 @@ class TrialState:
     """One config and how far it has come. It sees the reports of its path up to its goal."""
 
     __slots__ = (
+        "alive",
         "attempt",
         "attrs",
         "best_epoch",
@@ -93,17 +94,18 @@ class TrialState:
         self.least_width = 0.0
         # The slots that its policy dedicates to it; 0: the allocator decides alone.
         self.dedicated = 0.0
-        # How it ended for good; None: it is alive.
+        # How it ended for good; None: it is alive. Both are read at every report.
         self.ended: Status | None = None
+        self.alive = True
         # The attempt that trains for it: its own, or one on a prefix it shares.
         self.attempt: AttemptState | None = None
         self.forecast: Forecast | None = None
         # The last epoch at which a forecast was requested.
         self.forecast_epoch = 0
 
-    @property
-    def alive(self) -> bool:
-        return self.ended is None
+    def end(self, how: Status) -> None:
+        """End it for good."""
+        self.ended, self.alive = how, False
 
     def record_memory(self, memory: float) -> float:
         """Record the share of a slot's memory it took; return the smallest width that suffices."""

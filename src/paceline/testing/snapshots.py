@@ -25,7 +25,7 @@ def dump_state(state: StudyState) -> dict[str, Any]:
     """Return the whole state as dicts, lists and numbers."""
     plain = {
         name: value
-        for name, value in vars(state).items()
+        for name, value in _list_fields(state)
         if name not in (*_DUMPED, *_PARTS, *_TRANSIENT)
     }
     plain["best"] = None if state.best is None else state.best.id
@@ -63,10 +63,22 @@ _PARTS = (
 _TRANSIENT = ("delivered", "departed", "subject", "new")
 
 
+def _list_fields(item: object) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of an object's attributes, in a dict or in slots."""
+    yield from getattr(item, "__dict__", {}).items()
+    names = [*getattr(item, "__struct_fields__", ())]
+    for kind in type(item).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        names += (slots,) if isinstance(slots, str) else slots
+    for name in names:
+        if name != "__weakref__" and hasattr(item, name):
+            yield name, getattr(item, name)
+
+
 def _group(group: Group) -> dict[str, Any]:
     plain = {
         name: value
-        for name, value in vars(group).items()
+        for name, value in _list_fields(group)
         if name not in ("_whole", "_attempts", "_checkpoints", "new")
     }
     plain |= {name: dict(vars(getattr(group, name))) for name in ("calibration", "slot_time")}
@@ -137,7 +149,7 @@ def dump_memory(root: object) -> list[tuple[str, list[object]]]:
 
 
 def _parts(item: Any) -> Iterator[object]:  # noqa: ANN401
-    attributes = list(_attributes(item))
+    attributes = list(_list_fields(item))
     yield from attributes
     if isinstance(item, dict):
         for key, value in item.items():
@@ -154,17 +166,6 @@ def _parts(item: Any) -> Iterator[object]:  # noqa: ANN401
         inside = getattr(item, "bit_generator", item)
         bytes_of = getattr(inside, "tobytes", None)
         yield bytes_of() if callable(bytes_of) else getattr(inside, "state", repr(item))
-
-
-def _attributes(item: object) -> Iterator[object]:
-    yield from getattr(item, "__dict__", {}).items()
-    names = [*getattr(item, "__struct_fields__", ())]
-    for kind in type(item).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        names += (slots,) if isinstance(slots, str) else slots
-    for name in names:
-        if hasattr(item, name):
-            yield name, getattr(item, name)
 
 
 def _class_attributes(kind: type) -> Iterator[object]:
