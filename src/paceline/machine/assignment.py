@@ -7,7 +7,6 @@ an attempt whose path it shares, or ready to be launched. Does not know slots or
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection
 from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -39,40 +38,36 @@ if TYPE_CHECKING:
 _get_trial = itemgetter(2)
 
 
-class ReadyQueue(Collection["TrialId"]):
-    """Ready trials, longest path first; of equal ones the longest waiting first."""
+class ReadyQueue(dict["TrialId", tuple[float, int, "TrialId"]]):
+    """Ready trials with their entries, longest path first; of equal ones the longest waiting first.
+
+    A dict, since `in` and `len` are asked several times an event.
+    """
 
     def __init__(self) -> None:
-        # (minus the length, arrival, trial), sorted; and each trial's own entry.
+        # (minus the length, arrival, trial), sorted.
         self._entries: list[tuple[float, int, TrialId]] = []
-        self._by_trial: dict[TrialId, tuple[float, int, TrialId]] = {}
         self._arrivals = 0
 
     def add(self, trial: TrialId, length: float) -> None:
         """Add a trial; one that is queued already keeps its arrival."""
         arrival = self._arrivals
-        known = self._by_trial.get(trial)
+        known = self.get(trial)
         if known is not None:
             arrival = known[1]
             self.discard(trial)
         self._arrivals += known is None
-        entry = self._by_trial[trial] = (-length, arrival, trial)
+        entry = self[trial] = (-length, arrival, trial)
         insort(self._entries, entry)
 
     def discard(self, trial: TrialId) -> None:
         """Remove a trial if it is queued."""
-        entry = self._by_trial.pop(trial, None)
+        entry = self.pop(trial, None)
         if entry is not None:
             del self._entries[bisect_left(self._entries, entry)]
 
-    def __contains__(self, trial: object) -> bool:
-        return trial in self._by_trial
-
     def __iter__(self) -> Iterator[TrialId]:
         return map(_get_trial, self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
 
 T = TypeVar("T")

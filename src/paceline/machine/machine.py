@@ -62,7 +62,8 @@ class Machine:
             react = _REACT.get(type(event))
             if react is not None:
                 react(self, event)
-            if state.end is None and not _is_followed(event):
+            is_followed = _IS_FOLLOWED.get(type(event))
+            if state.end is None and (is_followed is None or not is_followed(event)):
                 self._settle(event)
         return Step(number, event, tuple(decisions)) if decisions else Step(number, event)
 
@@ -148,7 +149,7 @@ class Machine:
         state = self.state
         for trial in state.delivered:
             self._decider.review(trial)
-        attempt = state.attempts.get(event.attempt)
+        attempt = state.attempts.get(event.attempt) if state.assignment.has_branches else None
         if (
             attempt is not None
             and attempt.path_changes
@@ -246,14 +247,6 @@ class Machine:
         )
 
 
-def _is_followed(event: e.AnyEvent) -> bool:
-    """Say whether another event must come before slots are filled.
-
-    More configs of the same group follow a Submitted; the slots of the driver follow an Extended.
-    """
-    return type(event) is e.Extended or (type(event) is e.Submitted and event.more > 0)
-
-
 def _explain_amend(before: int, after: int) -> str:
     if after > before:
         return f"its goal moved on from epoch {before} to {after}"
@@ -262,6 +255,12 @@ def _explain_amend(before: int, after: int) -> str:
     return "a trial needs another checkpoint or path"
 
 
+# Whether another event must come before slots are filled: more configs of the same group follow a
+# Submitted, the slots of the driver an Extended.
+_IS_FOLLOWED: dict[type, Callable[[Any], bool]] = {
+    e.Extended: lambda event: True,
+    e.Submitted: lambda event: event.more > 0,
+}
 _REACT: dict[type, Callable[[Machine, Any], None]] = {
     e.Opened: Machine._begun,
     e.Resumed: Machine._begun,
