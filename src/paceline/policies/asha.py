@@ -79,11 +79,13 @@ class Asha(BasePart):
                 self._finished = True
 
     def judge(self, trial: TrialView, study: StudyView) -> Sequence[Verdict]:
+        if trial.epoch < trial.goal or not trial.alive:
+            return ()
         rung = self._rungs.get(trial.epoch)
-        if rung is None or trial.epoch < trial.goal or not trial.alive:
+        if rung is None:
             return ()
         # The trial that the freed slot would go to trains on in its own process, without a pause.
-        pick = self._pick_paused(study, running=study.running - 1)
+        pick = self._pick_paused(study, ending=1)
         if pick is not None and pick.trial == trial.id:
             return (Go(trial=trial.id, until=pick.until, why=pick.why),)
         return (Pause(trial=trial.id, why=self._explain_pause(trial, rung, study.spec)),)
@@ -96,9 +98,9 @@ class Asha(BasePart):
         return (Go(trial=trial.id, until=after, why=why),)
 
     def next(self, study: StudyView) -> Pick | None:
-        for ready in study.ready:
-            return Pick(ready, 0, "it was interrupted before its rung")
-        pick = self._pick_paused(study, running=study.running)
+        if study.ready:
+            return Pick(next(iter(study.ready)), 0, "it was interrupted before its rung")
+        pick = self._pick_paused(study)
         if pick is None and study.new:
             first = self._levels[0]
             return Pick(None, first, "a slot is free and no rung has a trial to promote")
@@ -123,8 +125,8 @@ class Asha(BasePart):
         self._share = spec.share
         self._finished = False
 
-    def _pick_paused(self, study: StudyView, running: int) -> Pick | None:
-        """Pick a paused trial; `running` attempts train for other trials."""
+    def _pick_paused(self, study: StudyView, ending: int = 0) -> Pick | None:
+        """Pick a paused trial; `ending` of the running attempts count as ended."""
         for rung in self._highest_first:
             trial = rung.best_promotable
             if trial is not None:
@@ -134,9 +136,10 @@ class Asha(BasePart):
             return None
         if may_drain(self._drain, study):
             return self._pick_to_drain()
-        if running > 0 or study.ready:
+        running = study.running
+        if running > ending or study.ready:
             return None
-        pick = None if study.running else self._pick_undecided()
+        pick = None if running else self._pick_undecided()
         if pick is not None or self._drain is not None or self._finished:
             return pick
         return self._pick_to_finish()
@@ -183,15 +186,16 @@ class Asha(BasePart):
     def _explain_pause(self, trial: TrialView, rung: Rung, spec: StudySpec) -> str:
         if trial.loss == NO_LOSS:
             return f"its {spec.metric} at epoch {rung.level} is not a number"
-        value = spec.sign * trial.loss
+        sign, cutoff = spec.sign, rung.cutoff
+        value = sign * trial.loss
         if not rung.quota:
             return (
                 f"{spec.metric} {value:.4g} at epoch {rung.level}: only {rung.count} of the "
                 f"{self._eta} scores that one promotion needs are in"
             )
-        if trial.loss <= rung.cutoff:
+        if trial.loss <= cutoff:
             return f"{spec.metric} {value:.4g} at epoch {rung.level}: others are promoted first"
         return (
             f"{spec.metric} {value:.4g} at epoch {rung.level} is worse than "
-            f"{spec.sign * rung.cutoff:.4g}, the last of the best {rung.quota} of {rung.count}"
+            f"{sign * cutoff:.4g}, the last of the best {rung.quota} of {rung.count}"
         )
