@@ -16,11 +16,14 @@ from paceline.core.values import NO_LOSS, OPEN_ENDED, Config, Status
 from paceline.plan.tree import find_node
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from paceline.core.values import StudySpec
     from paceline.machine.calibration import Calibration
     from paceline.machine.groups import GroupState
     from paceline.machine.state import StudyState
     from paceline.machine.timing import EpochTimes
+    from paceline.machine.trial_state import TrialState
 
 T = TypeVar("T", bound=Struct)
 
@@ -174,6 +177,7 @@ def summarize(view: GroupState, checkpoint: tuple[str, int] | None = None) -> St
     """Return the figures of a study or a group; `checkpoint` is its best one's path and epoch."""
     spec, best, end = view.spec, view.best, view.end
     fates = [trial.ended for trial in view.trials]
+    held = [t for t in view.trials if t.status in (Status.STOPPED, Status.PAUSED)]
     path, epoch = checkpoint or (None, None)
     available = view.capacity_seconds
     reached = end is not None and end.cause is EndCause.TARGET
@@ -206,28 +210,19 @@ def summarize(view: GroupState, checkpoint: tuple[str, int] | None = None) -> St
         trials_stopped=fates.count(Status.STOPPED),
         trials_failed=fates.count(Status.FAILED),
         trials_left=fates.count(None),
-        trials_paused=sum(trial.status is Status.PAUSED for trial in view.trials),
+        trials_paused=sum(trial.alive for trial in held),
         epochs_trained=view.epochs_trained,
         reports=view.reports,
         epochs_shared=max(0, view.reports - view.epochs_trained + view.repeats),
-        epochs_spared=sum(
-            spec.epochs - trial.epoch
-            for trial in view.trials
-            # The length of an open-ended trial is not known.
-            if trial.status in (Status.STOPPED, Status.PAUSED) and spec.epochs < OPEN_ENDED
-        ),
+        epochs_spared=_count_spared(held, spec.epochs),
         end=None if end is None else end.cause.value,
         end_why=None if end is None else end.why,
     )
 
 
-def _count_spared(view: GroupState) -> int:
+def _count_spared(held: Sequence[TrialState], last: int) -> int:
     """Return the epochs that stopped and paused trials did not train; 0 if they have no last."""
-    last = view.spec.epochs
-    if last >= OPEN_ENDED:
-        return 0
-    held = (t for t in view.trials if t.status in (Status.STOPPED, Status.PAUSED))
-    return sum(last - trial.epoch for trial in held)
+    return sum(last - trial.epoch for trial in held) if last < OPEN_ENDED else 0
 
 
 def convert_summary(summary: StudySummary, form: type[T], **others: Any) -> T:  # noqa: ANN401

@@ -121,11 +121,6 @@ class SimulatedAttempt:
         """The version of the order that it was sent last."""
         return self.version if self.pending is None else self.pending[0].version
 
-    @property
-    def sent_goal(self) -> int:
-        """The goal of the order that it was sent last."""
-        return self.goal if self.pending is None else self.pending[0].goal
-
     def is_save_due(self, every: float, now: float) -> bool:
         """Say whether the time since the last save calls for another one."""
         if self.branches is None:
@@ -143,6 +138,8 @@ class SimEngine:
         self._cluster = cluster
         self._live = cluster.live
         self._save_every_s = cluster.save_every_s
+        # Whether attempts save where no order says so.
+        self._saves_early = cluster.live or cluster.save_every_s is not None
         self._advisor = advisor
         self.now = 0.0
         self._applied = -1
@@ -283,10 +280,13 @@ class SimEngine:
         phase, epoch = attempt.phase, attempt.epoch
         if phase == ENDED:
             return
-        if phase == SAVED and epoch >= min(attempt.goal, attempt.sent_goal):
+        pending = attempt.pending
+        if pending is not None and phase == SAVED and epoch >= min(attempt.goal, pending[0].goal):
             self._read_order(attempt)  # it waits at its goal, or is ended where it has saved
         done = attempt.last or epoch >= attempt.goal
-        if phase == REPORTED and (done or epoch in attempt.save_at or self._is_save_due(attempt)):
+        if phase == REPORTED and (
+            done or epoch in attempt.save_at or (self._saves_early and self._is_save_due(attempt))
+        ):
             if self._cluster.save_s > 0.0:
                 attempt.phase = SAVING
                 self._schedule(attempt, 0.0, self._cluster.save_s)
@@ -365,7 +365,7 @@ class SimEngine:
         # An attempt that saved, or failed to, continues once the decisions are known.
         if type(event) is e.Saved or type(event) is e.Missed:
             attempt = self._attempts.get(event.attempt)
-            if attempt is not None and (attempt.phase, attempt.epoch) == (SAVED, event.epoch):
+            if attempt is not None and attempt.phase == SAVED and attempt.epoch == event.epoch:
                 self._deciding = attempt
         return event
 
