@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from extreme_studies import WHY, make_spec, write_log_by_hand
+from extreme_studies import (
+    WHY,
+    make_launch,
+    make_log,
+    make_open,
+    make_report,
+    make_spec,
+    write_log_by_hand,
+)
 
 from paceline.analysis.story import describe, explain, narrate_study, narrate_trial
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import SpecError
+from paceline.core.values import OPEN_ENDED
 
 if TYPE_CHECKING:
     from paceline.core.decisions import Entry
@@ -101,7 +110,12 @@ ENTRIES: list[tuple[Entry, str]] = [
         "trial 1 is opened, forked from trial 0 at epoch 2, with no settings, up to epoch 3: "
         f"{WHY}",
     ),
+    (
+        d.Open(trial=1, config={"lr": 0.1}, until=OPEN_ENDED, why=WHY),
+        f"trial 1 is opened with lr=0.1: {WHY}",
+    ),
     (d.Go(trial=1, until=9, why=WHY), f"trial 1 may continue to epoch 9: {WHY}"),
+    (d.Go(trial=1, until=OPEN_ENDED, why=WHY), f"trial 1 may continue: {WHY}"),
     (d.Pause(trial=1, why=WHY), f"trial 1 is paused: {WHY}"),
     (d.Cut(trial=1, why=WHY), f"trial 1 is paused after its current epoch: {WHY}"),
     (d.Stop(trial=1, why=WHY), f"trial 1 is stopped: {WHY}"),
@@ -181,3 +195,23 @@ def test_the_story_of_a_trial_ends_with_its_status() -> None:
     good, bad = (list(narrate_trial(write_log_by_hand(), trial)) for trial in (0, 1))
     assert good[-1] == "Trial 0 has finished at epoch 3; best loss 0.25 at epoch 3."
     assert bad[-1] == "Trial 1 has failed at epoch 1."
+
+
+def test_a_trial_that_its_study_left_unfinished_is_not_said_to_be_running() -> None:
+    end = d.End(cause=d.EndCause.DEADLINE, why="the deadline of 3 s has come")
+    steps = make_log(
+        (e.Opened(at=0.0, spec=make_spec()), []),
+        (
+            e.CapacityChanged(at=0.0, slots=(0, 1)),
+            [*make_open(0, 1), make_launch(0, 0, (0,)), make_launch(1, 1, (1,))],
+        ),
+        (make_report(2.0, 0, 1, 0.5), []),
+        (e.Woke(at=3.0), [end]),
+    )
+    begun, silent = (list(narrate_trial(steps, trial))[-1] for trial in (0, 1))
+    assert (
+        begun == "Trial 0 is unfinished at the deadline, after epoch 1; best loss 0.5 at epoch 1."
+    )
+    assert silent == "Trial 1 is unfinished at the deadline, before its first report."
+    running = list(narrate_trial(steps[:-1], 1))[-1]
+    assert running == "Trial 1 is running before its first report."

@@ -8,11 +8,13 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from extreme_studies import make_spec
 from running_command import STUDY, TRAIN, RunningCommand, write_study_file
 from watched_studies import ManualClock, replay_states, simulate_failures, simulate_log
 
 from paceline.core.events import Ended, Reported
-from paceline.live.lines import EVERY_S, SAME_FAILURES, LineWriter
+from paceline.core.values import OPEN_ENDED, Budget
+from paceline.live.lines import EVERY_S, SAME_FAILURES, LineWriter, describe_start
 from paceline.live.startup import show_wait
 
 if TYPE_CHECKING:
@@ -50,6 +52,27 @@ def test_lines_have_what_matters_and_not_every_decision(tmp_path: Path) -> None:
         isinstance(step.event, Reported) for step in steps
     )
     assert len(set(lines)) == len(lines)
+
+
+def test_the_first_line_names_only_the_limits_that_there_are() -> None:
+    assert describe_start(make_spec(epochs=1)) == (
+        "study 'hand' starts: fifo with random minimizes loss"
+    )
+    assert describe_start(make_spec(epochs=OPEN_ENDED, budget=Budget(deadline_s=2.0))) == (
+        "study 'hand' starts: fifo with random minimizes loss, deadline 2s"
+    )
+    assert describe_start(make_spec(epochs=1, budget=Budget(trials=4))) == (
+        "study 'hand' starts: fifo with random minimizes loss, 4 trials"
+    )
+
+
+def test_a_best_value_that_comes_with_the_end_is_written_before_it(tmp_path: Path) -> None:
+    *_, (state, _) = replay_states(steps := simulate_log(tmp_path))
+    out = io.StringIO()
+    LineWriter(out, ManualClock())(state, steps)
+    best, end = out.getvalue().splitlines()[-2:]
+    assert "new best: " in best
+    assert "the study ends: " in end
 
 
 def test_now_and_then_a_line_says_how_far_the_study_is(tmp_path: Path) -> None:

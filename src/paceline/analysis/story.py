@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from paceline.analysis.summary_text import describe_reuse, describe_status
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import SpecError
@@ -21,12 +22,12 @@ from paceline.core.text import (
     format_metric,
     format_numbers,
 )
-from paceline.core.values import NO_LOSS, Status
+from paceline.core.values import NO_LOSS, OPEN_ENDED, Status
 from paceline.machine.failures import make_failure
 from paceline.machine.state import StudyState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from paceline.core.decisions import Entry, Step
     from paceline.core.values import AttemptId, StudySpec, TrialId
@@ -118,7 +119,7 @@ class TrialStory:
         if trial.best_loss != NO_LOSS:
             value = format_metric(trial.best_loss, spec, 6)
             best = f"; best {spec.metric} {value} at epoch {trial.best_epoch}"
-        yield f"Trial {trial.id} {_STANDS[trial.status]} at epoch {trial.epoch}{best}."
+        yield f"Trial {trial.id} {_describe_standing(trial, state)}{best}."
 
     def _flush(self, trial: TrialState, spec: StudySpec) -> Iterator[str]:
         if not self._epochs:
@@ -187,7 +188,9 @@ class LiveStory:
             assert state.best is not None
             config = format_config(state.best.config)
             text = f"new best: {_describe_best(state)} with {config}"
-            found.append(Sentence(state.now, text, state.spec))
+            # Before the end, where both come at once.
+            at = len(found) - 1 if found and isinstance(found[-1].what, d.End) else len(found)
+            found.insert(at, Sentence(state.now, text, state.spec))
         return found
 
     def _select(self, entry: Entry, at: float, state: StudyState) -> Sentence | None:
@@ -226,18 +229,6 @@ class LiveStory:
             return None
         note = make_failure(trial, event).headline if event.note else ""
         return Sentence(at, replace(event, note=note), state.spec, trial)
-
-
-def describe_reuse(studies: Mapping[str, int]) -> str:
-    """Return how many configs of each study were reused.
-
-    >>> describe_reuse({"a": 24, "b": 1})
-    "results of 24 configs of study 'a' and 1 config of study 'b' are reused"
-    """
-    configs = " and ".join(
-        f"{format_count(count, 'config')} of study {name!r}" for name, count in studies.items()
-    )
-    return f"results of {configs} are reused"
 
 
 def explain(entry: Entry, spec: StudySpec, trial: TrialId | None = None) -> str:
@@ -304,7 +295,7 @@ def _describe_event(event: e.AnyEvent, spec: StudySpec, of_trial: str) -> str:
         case e.Commanded():
             return "a command stops the study"
         case e.Submitted(until=until):
-            return f"an outside tuner submits a trial up to epoch {until}"
+            return f"an outside tuner submits a trial{_describe_goal(until, '')}"
         case e.Adopted(study=study):
             return describe_reuse({study: 1})
         case e.Recalled(study=study):
@@ -328,7 +319,7 @@ def _describe_decision(decision: d.AnyDecision, spec: StudySpec) -> str:
             fork = "" if source is None else f", forked from trial {source} at epoch {branch},"
             study = f" for {spec.groups[decision.group].name!r}" if spec.groups else ""
             settings = format_config(config)
-            return f"trial {trial} is opened{study}{fork} with {settings}, up to epoch {until}"
+            return f"trial {trial} is opened{study}{fork} with {settings}{_describe_goal(until)}"
         case d.Close(group=group):
             study = f" of {spec.groups[group].name!r}" if spec.groups else ""
             return f"no more trials{study} are opened"
@@ -360,14 +351,19 @@ def _describe_order(order: d.Launch | d.Amend | d.Halt | d.Resize) -> str:
         case d.Launch(trial=trial, start=start, slots=slots, goal=goal):
             origin = f"from the checkpoint of epoch {start}" if start else "from scratch"
             place = format_numbers("slot", slots)
-            text = f"of trial {trial} starts {origin} on {place}, up to epoch {goal}"
+            text = f"of trial {trial} starts {origin} on {place}{_describe_goal(goal)}"
         case d.Amend(trial=trial, goal=goal):
-            text = f"trains trial {trial} up to epoch {goal}"
+            text = f"trains trial {trial}{_describe_goal(goal, '')}"
         case d.Halt():
             text = "is halted"
         case d.Resize(width=width):
             text = f"moves to width {width:g} after its current epoch"
     return f"attempt {order.attempt} {text}"
+
+
+def _describe_goal(epoch: int, comma: str = ",") -> str:
+    """Return up to which epoch, as the end of a sentence; empty if only the function knows it."""
+    return "" if epoch >= OPEN_ENDED else f"{comma} up to epoch {epoch}"
 
 
 def _describe_verdict(
@@ -376,7 +372,7 @@ def _describe_verdict(
     """Return what a decision does to its trial, without the subject."""
     match decision:
         case d.Go(until=until):
-            return f"may continue to epoch {until}"
+            return "may continue" if until >= OPEN_ENDED else f"may continue to epoch {until}"
         case d.Pause():
             return "is paused"
         case d.Cut():
@@ -449,6 +445,16 @@ def _origin(entry: Entry, trial: TrialState) -> str:
         if lead is not trial:
             return f", trained together with trial {lead.id}"
     return ""
+
+
+def _describe_standing(trial: TrialState, state: StudyState) -> str:
+    """Return what a trial does at the end of the log, or did at the end of its study."""
+    view = state.find_group(trial)
+    if view.end is not None and trial.status in (Status.RUNNING, Status.READY):
+        place = f"after epoch {trial.epoch}" if trial.epoch else "before its first report"
+        return f"is {describe_status(trial.status, view)}, {place}"
+    place = f"at epoch {trial.epoch}" if trial.epoch else "before its first report"
+    return f"{_STANDS[trial.status]} {place}"
 
 
 def _describe_end(decision: d.End | d.Leave, state: StudyState) -> str:

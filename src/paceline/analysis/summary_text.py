@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
-from paceline.analysis.story import describe_reuse
 from paceline.core.decisions import EndCause
 from paceline.core.text import format_config, format_count, format_duration, format_number
 from paceline.core.values import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from paceline.analysis.summary import StudySummary
     from paceline.machine.groups import GroupState
@@ -49,6 +48,18 @@ def describe_trials(trials: int, counts: Counts, *, is_running: bool = False) ->
     )
     words = ", ".join(f"{count:,} {word}" for count, word in parts if count)
     return f"{trials:,}: {words}" if words else "none"
+
+
+def describe_reuse(studies: Mapping[str, int]) -> str:
+    """Return how many configs of each study were reused.
+
+    >>> describe_reuse({"a": 24, "b": 1})
+    "results of 24 configs of study 'a' and 1 config of study 'b' are reused"
+    """
+    configs = " and ".join(
+        f"{format_count(count, 'config')} of study {name!r}" for name, count in studies.items()
+    )
+    return f"results of {configs} are reused"
 
 
 def describe_unfinished(end: str | None) -> str:

@@ -17,10 +17,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from paceline.analysis.story import describe_reuse, explain
+from paceline.analysis.story import explain
 from paceline.analysis.summary import StudyRow
 from paceline.analysis.summary_text import (
     describe_best,
+    describe_reuse,
     describe_summary,
     describe_target,
     describe_trials,

@@ -138,14 +138,16 @@ def describe_start(spec: StudySpec) -> str:
     budget, trials = spec.budget, spec.budget.trials
     epochs = f" of at most {format_count(spec.epochs, 'epoch')}" if spec.epochs > 1 else ""
     epochs = "" if spec.epochs >= OPEN_ENDED else epochs
-    limits = [f"{format_count(trials, 'trial') if trials else 'trials'}{epochs}"]
+    limits = []
+    if trials or epochs:
+        limits.append(f"{format_count(trials, 'trial') if trials else 'trials'}{epochs}")
     if budget.deadline_s is not None:
         limits.append(f"deadline {format_duration(budget.deadline_s)}")
     if budget.target is not None:
         limits.append(f"target {budget.target.value:.6g}")
     return (
         f"study {spec.name!r} starts: {spec.policy} with {spec.generator.name} {goal} "
-        f"{spec.metric}, {', '.join(limits)}"
+        f"{', '.join([spec.metric, *limits])}"
     )
 
 
