@@ -124,7 +124,8 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # Names that a user never wrote or read: modules of this package, and the paths of decoders.
 INTERNAL = re.compile(
     r"paceline\.(core|api|machine|plan|worker|engines|store|analysis|live|plots)\b|\$\.|msgspec"
-    r"|LogError|NoneType|object at 0x|BasePartMeta|Expected `|Struct"
+    r"|LogError|NoneType|object at 0x|BasePartMeta|Expected `|Struct|OptunaStudy|deadline_s"
+    r"|(Float|Int|Choice)Domain"
 )
 
 

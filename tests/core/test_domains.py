@@ -92,7 +92,7 @@ def test_a_domain_without_values_is_refused(
 
 
 def test_choices_that_no_log_can_hold_are_refused() -> None:
-    with pytest.raises(ValueError, match="choice 1 is a type, which cannot be written"):
+    with pytest.raises(ValueError, match="choice 1 is of class type, which cannot be written"):
         make_choices(("relu", int))
 
 

@@ -214,6 +214,33 @@ def test_the_program_may_train_itself() -> None:
     assert (two.state, two.user_attrs) == (TrialState.FAIL, {"note": "second"})
 
 
+def test_ask_takes_distributions() -> None:
+    given = {
+        "rate": optuna.distributions.FloatDistribution(1e-3, 1.0, log=True),
+        "width": optuna.distributions.IntDistribution(8, 64, step=8),
+        "act": optuna.distributions.CategoricalDistribution(["relu", None]),
+    }
+    with pl.optuna.create_study() as study:
+        trial = study.ask(given)
+        assert list(trial.params) == ["rate", "width", "act"]
+        study.tell(trial, trial.params["rate"])
+        assert study.trials[0].distributions == given
+        with pytest.raises(pl.SpecError, match="ask: 'rate' is of class float: give a Float"):
+            study.ask({"rate": 0.5})  # type: ignore[dict-item]
+
+
+def test_telling_a_finished_trial_again_can_be_skipped() -> None:
+    with pl.optuna.create_study() as study:
+        trial = study.ask()
+        study.tell(trial, 0.25)
+        study.tell(trial, 1.0, skip_if_finished=True)
+        study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        with pytest.raises(pl.SpecError, match="trial 9 was not asked for"):
+            study.tell(9, 1.0, skip_if_finished=True)
+        assert [each.value for each in study.best_trials] == [0.25]
+        assert study.directions == [optuna.study.StudyDirection.MINIMIZE]
+
+
 def test_a_trial_of_ask_may_be_pruned() -> None:
     with pl.optuna.create_study(policy="kill_below:value=0.9", direction="maximize") as study:
         trial = study.ask()
@@ -333,6 +360,20 @@ def test_a_pruner_stands_for_a_policy(pruner: object, policy: str) -> None:
 def test_what_has_no_counterpart_is_refused(call: Any, message: str) -> None:  # noqa: ANN401
     with pytest.raises(pl.SpecError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("stop", "study.stop is not available: give n_trials or timeout"),
+        ("set_user_attr", "attach values to trials by trial.set_user_attr"),
+        ("metric_names", r"study.metric_names is not available: study.to_optuna\(\) returns"),
+        ("optimise", "the study has no attribute 'optimise'$"),
+    ],
+)
+def test_what_a_study_lacks_says_what_to_use_instead(name: str, message: str) -> None:
+    with pytest.raises(AttributeError, match=message):
+        getattr(pl.optuna.create_study(), name)
 
 
 def test_other_names_are_optunas() -> None:

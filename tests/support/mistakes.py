@@ -49,6 +49,9 @@ MISTAKES: dict[str, list[str]] = {
         "def f(trial):\n    return trial.suggest_uniform('lr', 0, 1)\n\ntune(f, space=None)",
         "def f(trial):\n    trial.suggest_categorical('opt', 'adam')\n    return 1.0\n\n"
         "tune(f, space=None)",
+        "def f(trial):\n    trial.suggest_float('n', 0, 1)\n"
+        "    return trial.suggest_int('n', 1, 4)\n\ntune(f, space=None)",
+        "def f(trial):\n    return len(trial.distributions)\n\ntune(f, space=None)",
     ],
     "Spaces": [
         "tune(f, space=[pl.uniform(0, 1)])",
@@ -104,6 +107,7 @@ MISTAKES: dict[str, list[str]] = {
         "tune(f, retries=-1)",
         "tune(f, deadline='soon')",
         "tune(f, deadline=-5)",
+        "tune(f, deadline=0)",
         "tune(f, deadline=[1, 'h'])",
         "tune(f, deadline=datetime(2020, 1, 1))",
         "tune(f, slot_hours=0)",
@@ -126,6 +130,7 @@ MISTAKES: dict[str, list[str]] = {
         "tune(f, first=[{'lr': 7}])",
         "tune(f, warm_start='other')",
         "tune(f, plan='')",
+        "tune(f, plan=5)",
         "tune(f, trails=3)",
         "tune(f, n_trials=3)",
         "tune(f, direction='maximize')",
@@ -166,6 +171,7 @@ MISTAKES: dict[str, list[str]] = {
         "tune(f, name='a', store='runs.db')\npl.load('b', 'runs.db')",
         "tune(f).plot('curve')",
         "tune(f).story(99)",
+        "pl.optuna.create_study().stop()",
     ],
     "The command line": [
         "$ paceline rum study.py",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import socket
 import sys
+from pdb import Pdb
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -105,6 +107,23 @@ def test_an_error_is_reported_with_the_end_of_its_traceback(
     assert "run_attempt" not in failed.note
     assert failed.kind == "MemoryError"
     assert failed.place.endswith(f"test_process.py:{train.__code__.co_firstlineno + 1}")
+
+
+def test_a_debugger_without_a_terminal_is_answered_with_the_way_to_one(
+    run: Callable[..., tuple[int, list[AnyMessage]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())  # ends at once, as a worker's does
+
+    def train(trial: Any) -> float:  # noqa: ANN401
+        Pdb(stdout=io.StringIO()).set_trace()
+        return 1.0
+
+    _, (failed,) = run(train)
+    assert isinstance(failed, FunctionFailed)
+    assert failed.note.splitlines()[-1] == (
+        "BdbQuit: the training function opened a debugger, and its process has no terminal: give "
+        "slots='inline' to debug it"
+    )
 
 
 def test_the_place_of_an_error_is_the_user_s_last_frame(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import optuna
 import pytest
 from trials import TrialUnderTest, make_start
@@ -69,13 +70,23 @@ def test_a_value_that_was_not_proposed_is_drawn_by_seed_trial_and_name(open_tria
 def test_asking_twice_returns_the_same_value(open_trial: Open) -> None:
     trial = open_trial().trial
     assert trial.suggest_float("x", 0, 1) == trial.suggest_float("x", 0, 1)
-    with pytest.raises(pl.TrialError, match="'x' was asked for in two ways in one trial"):
+    two_ways = "'x' was asked for in two ways in one trial, as a number from 0 to 1 and as a whole"
+    with pytest.raises(pl.TrialError, match=two_ways):
         trial.suggest_int("x", 0, 1)
 
 
 def test_a_choice_is_returned_as_it_was_given(open_trial: Open) -> None:
     trial = open_trial(config={"shape": [64, 32]}).trial
     assert trial.suggest_categorical("shape", [(8,), (64, 32)]) == (64, 32)
+
+
+def test_scalars_of_numpy_are_choices(open_trial: Open) -> None:
+    trial = open_trial(config={"width": 32, "rate": 0.5}).trial
+    assert trial.suggest_categorical("width", np.array([16, 32])) == 32
+    assert trial.suggest_categorical("rate", [np.float32(0.25), np.float32(0.5)]) == 0.5
+    assert [type(each) for each in trial.params.values()] == [int, float]
+    with pytest.raises(pl.TrialError, match="choice 0 is of class ndarray, which cannot be"):
+        trial.suggest_categorical("both", [np.array([1, 2])])
 
 
 def test_what_was_used_is_told_once_before_the_report(open_trial: Open) -> None:
@@ -122,9 +133,9 @@ def test_a_study_with_a_space_gives_the_values_of_its_space(open_trial: Open) ->
         (lambda trial: trial.suggest_int("x", 0, 1.5), "1.5 is not a whole number"),
         (lambda trial: trial.suggest_int("x", 0, 9, log=True), "low=0 has no logarithm"),
         (lambda trial: trial.suggest_categorical("x", "abc"), "is a string: give a list"),
-        (lambda trial: trial.suggest_categorical("x", [int]), "choice 0 is a type"),
+        (lambda trial: trial.suggest_categorical("x", [int]), "choice 0 is of class type"),
         (lambda trial: trial.suggest_float("", 0, 1), "is named ''"),
-        (lambda trial: trial.set_user_attr("model", object()), "'model' is a object"),
+        (lambda trial: trial.set_user_attr("model", object()), "'model' is of class object"),
     ],
 )
 def test_a_mistake_is_answered_in_a_sentence(

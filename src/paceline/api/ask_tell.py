@@ -115,6 +115,11 @@ class AskTell:
         self._pool.exit(trial.worker)
         self._pump(lambda: trial.attempt not in self._driver.machine.state.attempts)
 
+    def is_told(self, given: AskedTrial | int) -> bool:
+        """Return whether a trial's value is known."""
+        number = given if isinstance(given, int) else given.id
+        return number not in self._open and number < len(self._driver.machine.state.trials)
+
     def close(self) -> None:
         """Leave the study as it is; trials without a value are tried again when it is resumed."""
         for trial in self._open.values():

@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
+from paceline.api.plan_key import PLAN_RULE
 from paceline.api.registry import OTHER_PART_NAMES
 from paceline.api.spaces import convert_space, show_value
 from paceline.core.base_part import BasePart
@@ -206,6 +207,13 @@ def _check_slots(name: str, value: Any) -> Any:  # noqa: ANN401
     raise refuse(name, value, "give a number, 'cpu:4', 'gpu:2', 'inline', 'ray' or pl.Ray(…)")
 
 
+def _check_plan(name: str, value: Any) -> Any:  # noqa: ANN401
+    # What a name may be, the plan itself checks.
+    if value is None or isinstance(value, str | UnsetType):
+        return value
+    raise refuse(name, value, PLAN_RULE)
+
+
 def _check_warm_start(name: str, value: Any) -> Any:  # noqa: ANN401
     # An Optuna study is taken as it is.
     if isinstance(value, str) or hasattr(value, "get_trials"):
@@ -301,6 +309,7 @@ _CHECKS: dict[str, Check] = {
     "first": _check_first,
     "warm_start": _check_warm_start,
     "share": _BOOL,
+    "plan": _check_plan,
     "retries": _Whole(0),
     "keep_best": _Whole(0, ". Leave it out for the default"),
     "checkpoint_bytes": _Whole(1, ". Leave it out for the default"),

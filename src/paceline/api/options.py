@@ -105,7 +105,13 @@ def seconds_until(deadline: float | str | timedelta | datetime | None) -> float 
     if deadline is None:
         return None
     if not isinstance(deadline, datetime):
-        return parse_duration(deadline)
+        seconds = parse_duration(deadline)
+        if seconds <= 0:
+            raise SpecError(
+                f"deadline={deadline!r} is invalid: must be more than 0 seconds. Leave it out for "
+                "no limit."
+            )
+        return seconds
     left = (deadline.astimezone(UTC) - datetime.now(UTC)).total_seconds()
     if left <= 0:
         raise SpecError(f"the deadline {deadline.isoformat()} has passed: give a later one.")

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
+PLAN_RULE = (
+    "give a name such as 'resnet20-cifar', a name and a version such as 'resnet20-cifar@3', or "
+    "None to share nothing with other studies"
+)
 # A larger collection counts as data: the digest covers only its length.
 _MOST = 1000
 
@@ -32,10 +36,7 @@ def parse_plan_key(text: str) -> PlanKey:
     """Return the plan key written as `name` or `name@version`."""
     name, at, version = text.partition("@")
     if not name.strip() or (at and not version.strip()):
-        raise SpecError(
-            f"plan={text!r} is invalid: give a name such as 'resnet20-cifar', a name and a version "
-            "such as 'resnet20-cifar@3', or None to share nothing with other studies."
-        )
+        raise SpecError(f"plan={text!r} is invalid: {PLAN_RULE}.")
     return PlanKey(name, version)
 
 

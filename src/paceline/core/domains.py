@@ -158,13 +158,14 @@ def make_choices(choices: Sequence[Value]) -> ChoiceDomain:
 
 
 def _settle_choice(value: Value, at: int) -> Value:
+    is_scalar = getattr(value, "ndim", None) == 0  # of numpy or torch
     try:
-        body = msgspec.json.encode(value)
+        body = msgspec.json.encode(value.item() if is_scalar else value)
     except (TypeError, ValueError):
         raise ValueError(
-            f"choice {at} is a {type(value).__name__}, which cannot be written to the log: give a "
-            "number, a string, True, False, None, or lists and dicts of these, and look up the "
-            "object by it"
+            f"choice {at} is of class {type(value).__name__}, which cannot be written to the log: "
+            "give a number, a string, True, False, None, or lists and dicts of these, and look up "
+            "the object by it"
         ) from None
     return msgspec.json.decode(body)
 

@@ -28,6 +28,7 @@ from paceline.store import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
+    from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial, TrialState
 
@@ -160,13 +161,21 @@ class OptunaStudy:
             options["progress"] = others["show_progress_bar"]
         self._result = run_study(func, **self._add_first(options))
 
-    def ask(self) -> AskedTrial:
-        """Return a trial to train in this program; `tell` its value afterwards."""
+    def ask(self, fixed_distributions: Mapping[str, BaseDistribution] | None = None) -> AskedTrial:
+        """Return a trial to train in this program; `tell` its value afterwards.
+
+        Hyperparameters whose distributions are given are suggested at once.
+        """
+        fixed = (fixed_distributions or {}).items()
+        suggestions = [_find_suggestion(name, each) for name, each in fixed]
         if self._session is None:
             options = {**self._options, "slots": "cpu:1", "retries": 0}
             study = PacelineStudy(_ask, **self._add_first(options))
             self._session = AskTell(study.open_driver())
-        return self._session.ask()
+        trial = self._session.ask()
+        for suggest in suggestions:
+            suggest(trial)
+        return trial
 
     def tell(
         self,
@@ -178,6 +187,8 @@ class OptunaStudy:
         """Say how a trial that was asked for went."""
         if self._session is None:
             raise SpecError("no trial was asked for: call study.ask() first.")
+        if skip_if_finished and self._session.is_told(trial):
+            return
         self._session.tell(trial, values, getattr(state, "name", state) or "")
         self._result = self._session.result
 
@@ -217,6 +228,11 @@ class OptunaStudy:
         return self.to_optuna().best_trial
 
     @property
+    def best_trials(self) -> list[FrozenTrial]:
+        """The best trial, in a list: a study has one objective."""
+        return self.to_optuna().best_trials
+
+    @property
     def best_params(self) -> dict[str, Any]:
         """The hyperparameters of the best trial."""
         return self.result.trials[self.best_trial.number].config
@@ -236,6 +252,11 @@ class OptunaStudy:
         """Whether the value is minimised or maximised."""
         directions = _optuna.study.StudyDirection
         return directions.MINIMIZE if self._options["mode"] == "min" else directions.MAXIMIZE
+
+    @property
+    def directions(self) -> list[_optuna.study.StudyDirection]:
+        """The direction, in a list: a study has one objective."""
+        return [self.direction]
 
     def trials_dataframe(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
         """Return all trials as Optuna's pandas DataFrame."""
@@ -264,6 +285,13 @@ class OptunaStudy:
     def __repr__(self) -> str:
         return f"<Study {self.study_name!r} with Optuna's interface>"
 
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        text = f"the study has no attribute {name!r}"
+        if name in _GONE or (hasattr(_optuna.Study, name) and not name.startswith("_")):
+            instead = _GONE.get(name, "study.to_optuna() returns an Optuna study that has it")
+            text = f"study.{name} is not available: {instead}."
+        raise AttributeError(text, name=name, obj=self)
+
     def _add_first(self, options: dict[str, Any]) -> dict[str, Any]:
         return {**options, "first": self._first} if self._first else options
 
@@ -278,6 +306,35 @@ class OptunaStudy:
         if self._options["name"] not in self._store.studies():
             return None
         return load(self._options["name"], self._options["store"])
+
+
+# Names of Optuna's study that have no counterpart, and what to do instead.
+_GONE = {
+    "stop": "give n_trials or timeout, or press Ctrl-C: what was found is kept",
+    "add_trial": "give create_study(warm_start=…) an Optuna study with these trials",
+    "add_trials": "give create_study(warm_start=…) an Optuna study with these trials",
+    "set_user_attr": "attach values to trials by trial.set_user_attr(key, value)",
+    "user_attrs": "attach values to trials by trial.set_user_attr(key, value)",
+    "set_system_attr": "attach values to trials by trial.set_user_attr(key, value)",
+    "system_attrs": "attach values to trials by trial.set_user_attr(key, value)",
+    "set_metric_names": "a study has one objective",
+}
+
+
+def _find_suggestion(name: str, distribution: object) -> Callable[[Trial], Any]:
+    """Return the call of `trial.suggest_…` that stands for one of Optuna's distributions."""
+    kinds = _optuna.distributions
+    match distribution:
+        case kinds.FloatDistribution(low=low, high=high, step=step, log=log):
+            return lambda trial: trial.suggest_float(name, low, high, step=step, log=log)
+        case kinds.IntDistribution(low=low, high=high, step=step, log=log):
+            return lambda trial: trial.suggest_int(name, low, high, step=step, log=log)
+        case kinds.CategoricalDistribution(choices=choices):
+            return lambda trial: trial.suggest_categorical(name, choices)
+    raise SpecError(
+        f"ask: {name!r} is of class {type(distribution).__name__}: give a FloatDistribution, an "
+        "IntDistribution or a CategoricalDistribution."
+    )
 
 
 def _check_others(others: Mapping[str, Any]) -> None:

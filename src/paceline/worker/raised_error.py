@@ -10,6 +10,7 @@ import inspect
 import os
 import sysconfig
 import traceback
+from bdb import BdbQuit
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import PacelineError
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 
 # How many lines of a traceback go into the note of a failure; the log of the attempt has all.
 _TAIL_LINES = 20
-_EXIT = (
-    "the training function called sys.exit(), which ends a program: return from the function "
-    "instead, or raise pl.TrialPruned to stop the trial"
-)
+# What to do about errors that do not say it themselves.
+_HINTS: dict[type[BaseException], str] = {
+    SystemExit: "the training function called sys.exit(), which ends a program: return from the "
+    "function instead, or raise pl.TrialPruned to stop the trial",
+    BdbQuit: "the training function opened a debugger, and its process has no terminal: give "
+    "slots='inline' to debug it",
+}
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ERRORS = f"{PacelineError.__module__}."
 # Frames between the worker's main function and the user's, or below a call of the trial.
@@ -41,8 +45,8 @@ def describe_error(error: BaseException, train: Callable[..., Any]) -> FunctionF
     _leave_user_frames(trace)
     # Our errors are public under their names alone.
     lines = "".join(trace.format()).replace(_ERRORS, "").rstrip().splitlines()
-    if type(error) is SystemExit:
-        lines[-1] = f"SystemExit: {_EXIT}"
+    if type(error) in _HINTS:
+        lines[-1] = f"{type(error).__name__}: {_HINTS[type(error)]}"
     return FunctionFailed(
         note="\n".join(lines[-_TAIL_LINES:]),
         out_of_memory=is_out_of_memory(error),

@@ -18,7 +18,7 @@ from paceline.worker.protocol import AskJudgement, AttrsSet, ParamsUsed, ReportJ
 from paceline.worker.stop_request import Unwind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from paceline.core.domains import Domain
     from paceline.core.values import Config, Value
@@ -68,8 +68,9 @@ class Suggestions:
             body = msgspec.json.encode(plain() if callable(plain) else value)
         except (TypeError, ValueError):
             raise TrialError(
-                f"the attribute {key!r} is a {type(value).__name__}, which cannot be written to "
-                "the log: give numbers, strings, True, False, None, or lists and dicts of these."
+                f"the attribute {key!r} is of class {type(value).__name__}, which cannot be "
+                "written to the log: give numbers, strings, True, False, None, or lists and dicts "
+                "of these."
             ) from None
         self.attrs[key] = self._new_attrs[key] = msgspec.json.decode(body)
 
@@ -91,7 +92,8 @@ class Suggestions:
         if type(domain) is not type(self.domains[name]):
             raise TrialError(
                 f"{name!r} was asked for in two ways in one trial, as "
-                f"{self.domains[name]} and {domain}: give one of them another name."
+                f"{describe_domain(self.domains[name])} and as {describe_domain(domain)}: give one "
+                "of them another name."
             )
 
     def _refuse_outside(self, name: str, domain: Domain, value: Value | None) -> None:
@@ -176,7 +178,7 @@ class SuggestingTrial:
             raise TrialError(f"suggest_int({name!r}, …): {error}.") from None
         return int(self._suggestions.suggest(_check_name(name), domain))
 
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:  # noqa: ANN401
+    def suggest_categorical(self, name: str, choices: Iterable[Any]) -> Any:  # noqa: ANN401
         """Return one of the choices."""
         try:
             if isinstance(choices, str):
@@ -284,6 +286,9 @@ _GONE = {
     "suggest_discrete_uniform": "use trial.suggest_float(name, low, high, step=q)",
     "set_system_attr": "use trial.set_user_attr(key, value)",
     "system_attrs": "use trial.user_attrs",
+    "distributions": "use trial.params",
+    "relative_params": "use trial.params",
+    "datetime_start": "take the time in the function",
     "set_constraint": "constraints are not supported",
     "study": "the study runs in another process",
     "storage": "the study runs in another process",
