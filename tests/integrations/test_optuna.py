@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from difflib import ndiff
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -374,6 +375,19 @@ def test_what_has_no_counterpart_is_refused(call: Any, message: str) -> None:  #
 def test_what_a_study_lacks_says_what_to_use_instead(name: str, message: str) -> None:
     with pytest.raises(AttributeError, match=message):
         getattr(pl.optuna.create_study(), name)
+
+
+def test_storages_of_optuna_are_refused_with_the_way_to_use_them(tmp_path: Path) -> None:
+    where = f"sqlite:///{tmp_path}/optuna.db"
+    optuna.create_study(study_name="old", storage=where)
+    memory: Any = optuna.storages.InMemoryStorage()
+    for call in (pl.optuna.load_study, partial(pl.optuna.create_study, load_if_exists=True)):
+        with pytest.raises(pl.StoreError, match=r"is a database of Optuna: give another file\. To"):
+            call(study_name="old", storage=where)
+        with pytest.raises(pl.SpecError, match=r"storage=InMemoryStorage\(…\) is of Optuna: give"):
+            call(study_name="old", storage=memory)
+    with pytest.raises(pl.StoreError, match=r"there is no store at .*missing\.db"):
+        pl.optuna.load_study(study_name="old", storage=str(tmp_path / "missing.db"))
 
 
 def test_other_names_are_optunas() -> None:

@@ -8,6 +8,7 @@ other name (`samplers`, `distributions`, `visualization`, …) is Optuna's.
 
 from __future__ import annotations
 
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
@@ -85,6 +86,8 @@ def create_study(
     `storage` is a store of Paceline's, such as `sqlite:///runs.db`; without one the study is kept
     until the program ends. Further options are those of `pl.tune`.
     """
+    if storage is not None:
+        storage = _read_storage(storage)
     if directions is not None and len(directions) > 1:
         raise SpecError(f"directions={directions!r}: a study has one objective. Give direction=….")
     if storage is not None and study_name is None:
@@ -110,8 +113,9 @@ def load_study(*, study_name: str, storage: str, **options: Any) -> OptunaStudy:
 
     Give the sampler and the pruner that it was created with.
     """
-    if not _exists(storage, study_name):
-        raise SpecError(f"the storage has no study named {study_name!r}: use create_study(…).")
+    with open_existing(_read_storage(storage)) as store:
+        if study_name not in store.studies():
+            raise SpecError(f"the storage has no study named {study_name!r}: use create_study(…).")
     return create_study(study_name=study_name, storage=storage, load_if_exists=True, **options)
 
 
@@ -392,6 +396,15 @@ def _read_direction(given: Any) -> str:  # noqa: ANN401 - a name, or Optuna's St
     return "min" if name == "minimize" else "max"
 
 
+def _read_storage(given: Any) -> str:  # noqa: ANN401
+    if not isinstance(given, str | PathLike):
+        raise SpecError(
+            f"storage={type(given).__name__}(…) is of Optuna: give a path or a URL, such as "
+            "'sqlite:///runs.db', or leave it out to keep the study until the program ends."
+        )
+    return fspath(given)
+
+
 def _count_slots(jobs: int) -> int | None:
     """Return the number of slots; None: all of this machine."""
     return None if jobs == -1 else jobs
@@ -401,6 +414,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
     "direction": _read_direction,
     "n_jobs": _count_slots,
     "pruner": find_policy,
+    "storage": _read_storage,
 }
 
 

@@ -285,6 +285,11 @@ class SqliteFile:
 
     def check_new(self, tables: Sequence[str], create: bool) -> None:
         """Raise StoreError if a file that holds only these tables cannot become a store."""
+        if {"study_directions", "trial_values"} <= {*tables}:
+            raise StoreError(
+                f"{self.name} is a database of Optuna: give another file. To learn from a study in "
+                "it, give warm_start=optuna.load_study(…), with Optuna's own load_study."
+            )
         if tables:
             raise StoreError(
                 f"{self.name} is a database of another program, with a table {tables[0]!r}: "
