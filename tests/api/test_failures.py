@@ -83,6 +83,19 @@ def test_the_output_that_the_error_names_is_there_after_the_program(
     assert not list(tmp_path.glob("paceline-*/checkpoints"))
 
 
+def test_a_failed_study_without_output_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    script = SCRIPT.replace("slots=1", "slots='inline'")
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert ran.returncode == 1
+    assert "before the error" in ran.stdout
+    assert not list(tmp_path.glob("paceline-*"))
+
+
 def test_a_failed_study_keeps_its_result() -> None:
     with pytest.raises(pl.StudyFailed) as raised:
         tune(fail_after_a_report, epochs=3, policy="fifo")

@@ -131,6 +131,7 @@ MISTAKES: dict[str, list[str]] = {
         "tune(f, warm_start='other')",
         "tune(f, plan='')",
         "tune(f, plan=5)",
+        "pl.tune(f, {'lr': pl.uniform(0, 1)})",
         "tune(f, trails=3)",
         "tune(f, n_trials=3)",
         "tune(f, direction='maximize')",

@@ -183,8 +183,10 @@ def keep_output(folder: Path) -> None:
 def _remove_folder(folder: Path, owner: int) -> None:
     # A forked process that ends must leave its parent's files alone.
     if os.getpid() == owner:
-        rest = folder / "checkpoints" if folder in _KEPT_OUTPUTS else folder
-        shutil.rmtree(rest, ignore_errors=True)
+        is_kept = folder in _KEPT_OUTPUTS
+        shutil.rmtree(folder / "checkpoints" if is_kept else folder, ignore_errors=True)
+        if is_kept and not any(path.is_file() for path in folder.rglob("*")):
+            shutil.rmtree(folder, ignore_errors=True)  # the trials printed nothing
 
 
 def _choose_address(study: str, options: StudyOptions, run: RunInfo, *, begun: bool) -> str | None:

@@ -93,7 +93,11 @@ def describe_options(function: Function) -> Function:
             lines.append(text)
     function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n" + "\n".join(lines) + "\n"
     signature = inspect.signature(function)
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    own = [
+        each
+        for each in signature.parameters.values()
+        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
     # `...` stands for a default that depends on the other options.
     defaults = {
         field.name: ... if field.default in (msgspec.NODEFAULT, msgspec.UNSET) else field.default

@@ -6,7 +6,7 @@ Knows what users call and get. Does not know how a study is run: that is the dri
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from paceline.api.deadline import Caller, count_from_call
 from paceline.api.define_by_run import can_define_by_run, refuse_without_space, warn_of_no_params
@@ -27,6 +27,7 @@ from paceline.api.registry import StudyParts, build_study_parts
 from paceline.api.result_text import describe_spec
 from paceline.core.errors import SpecError, StudyRunning
 from paceline.core.run_info import RunInfo
+from paceline.core.text import format_count
 from paceline.live.html_tables import render_page, render_pairs
 from paceline.machine.requirements import NeedsFunction
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @describe_options
-def tune(train: Callable[..., Any], **options: Unpack[Options]) -> Result:
+def tune(train: Callable[..., Any], *unnamed: Never, **options: Unpack[Options]) -> Result:
     """Find the best hyperparameters for a function, and the best model it trains.
 
     `train` returns a score, or reports one after each epoch. It takes the hyperparameters by name
@@ -59,7 +60,7 @@ def tune(train: Callable[..., Any], **options: Unpack[Options]) -> Result:
     """
     caller = Caller.note(with_import=True)
     with hold_interrupt():
-        study = Study(train, **options)
+        study = Study(train, *unnamed, **options)
         study.caller = caller
         return study.run()
 
@@ -71,7 +72,14 @@ class Study:
     them to `group`; end such a study by `close`, or with a `with` block.
     """
 
-    def __init__(self, train: Callable[..., Any], **options: Unpack[Options]) -> None:
+    def __init__(
+        self, train: Callable[..., Any], *unnamed: Never, **options: Unpack[Options]
+    ) -> None:
+        if unnamed:
+            raise SpecError(
+                f"{format_count(len(unnamed), 'option has', 'options have')} no name: give the "
+                "function first, and everything else by name: pl.tune(train, space={…})."
+            )
         if "store" in options and "name" not in options:
             raise SpecError("a study in a store needs a name: give name='…', to find it again.")
         self.train = train
