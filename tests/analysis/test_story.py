@@ -15,11 +15,18 @@ from extreme_studies import (
     write_log_by_hand,
 )
 
-from paceline.analysis.story import describe, explain, narrate_study, narrate_trial
+from paceline.analysis.story import (
+    LiveStory,
+    describe,
+    explain,
+    narrate_study,
+    narrate_trial,
+)
 from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.errors import SpecError
 from paceline.core.values import OPEN_ENDED
+from paceline.machine.state import StudyState
 
 if TYPE_CHECKING:
     from paceline.core.decisions import Entry
@@ -215,3 +222,22 @@ def test_a_trial_that_its_study_left_unfinished_is_not_said_to_be_running() -> N
     assert silent == "Trial 1 is unfinished at the deadline, before its first report."
     running = list(narrate_trial(steps[:-1], 1))[-1]
     assert running == "Trial 1 is running before its first report."
+
+
+def test_a_trial_whose_report_came_after_the_end_is_not_said_to_finish() -> None:
+    steps = make_log(
+        (e.Opened(at=0.0, spec=make_spec(epochs=1)), []),
+        (e.CapacityChanged(at=0.0, slots=(0,)), [*make_open(0), make_launch(0, 0, (0,))]),
+        (e.Woke(at=3.0), [d.End(cause=d.EndCause.DEADLINE, why=WHY)]),
+        (make_report(3.0, 0, 1, 0.5), []),
+        (e.Ended(at=3.0, attempt=0, cause=e.Cause.FINISHED), []),
+    )
+    state = StudyState()
+    for step in steps:
+        for entry in step.entries:
+            state.apply(entry)
+    told = [sentence.text for sentence in LiveStory().take(state, steps)]
+    assert not [text for text in told if "finishes" in text]
+    assert list(narrate_trial(steps, 0))[-1] == (
+        "Trial 0 is unfinished at the deadline, before its first report."
+    )

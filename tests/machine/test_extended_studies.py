@@ -209,6 +209,33 @@ def test_a_function_that_returned_early_stays_finished() -> None:
     assert machine.state.trials[0].epoch == 2
 
 
+def test_a_trial_whose_report_came_after_the_deadline_is_trained_in_an_extended_study() -> None:
+    spec = make_spec(epochs=1, budget=Budget(trials=1, deadline_s=5.0))
+    machine = Machine(make_parts(spec))
+    metrics: dict[str, float | None] = {"loss": 0.5}
+    log = [
+        machine.handle(event)
+        for event in (
+            e.Opened(at=0.0, spec=spec, logic=e.LOGIC),
+            e.CapacityChanged(at=0.0, slots=(0,)),
+            e.Woke(at=5.0),
+            e.Reported(at=5.0, attempt=0, epoch=1, metrics=metrics, seconds=1.0, last=True),
+            e.Ended(at=5.0, attempt=0, cause=e.Cause.FINISHED),
+        )
+    ]
+    spec = make_spec(epochs=1, budget=Budget(trials=1, deadline_s=9.0))
+    extended = e.Extended(at=5.0, spec=spec, to="9 s")
+    machine = Machine(make_parts(spec))
+    for each in log:
+        machine.fold(apply_newest_spec(each, [extended]))
+    machine.handle(extended)
+    machine.handle(e.CapacityChanged(at=5.0, slots=(0,)))
+    assert machine.state.trials[0].status == "running"
+    machine.handle(e.Reported(at=6.0, attempt=1, epoch=1, metrics=metrics, seconds=1.0, last=True))
+    assert machine.state.trials[0].status == "finished"
+    assert machine.state.best_loss == 0.5
+
+
 def test_a_study_that_reached_its_target_goes_on_to_a_harder_one() -> None:
     study = LastingStudy(make_spec(budget=Budget(trials=5, target=Target(-0.5))))
     assert study.state.end is not None

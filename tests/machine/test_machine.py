@@ -308,6 +308,30 @@ def test_the_deadline_is_checked_at_every_event() -> None:
     assert end.cause is d.EndCause.DEADLINE
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_a_trial_whose_report_came_after_the_end_is_not_finished(last: bool) -> None:
+    spec: dict[str, Any] = {"epochs": 3, "budget": Budget(deadline_s=5.0)}
+    bench = MachineBench(Fifo(), [{"a": 1}, {"a": 2}], slots=2, **spec)
+    bench.report(0, 0.5)
+    bench.say(e.Woke(at=5.0))
+    for attempt, epoch in ((0, 2), (1, 1)):
+        report = e.Reported(
+            at=5.0, attempt=attempt, epoch=epoch, metrics={"loss": 0.1}, seconds=1.0, last=last
+        )
+        assert bench.say(report) == ()
+        assert bench.end(attempt, e.Cause.FINISHED) == ()
+    assert [trial.status for trial in bench.state.trials] == [Status.READY, Status.READY]
+    assert (bench.state.live, bench.state.epochs_trained, bench.state.strays) == (2, 1, 2)
+
+
+def test_a_trial_that_returned_is_finished_even_if_its_attempt_ends_after_the_study() -> None:
+    bench = MachineBench(Fifo(), [{"a": 1}], budget=Budget(deadline_s=5.0))
+    bench.report(0, 0.5, 0.4)
+    bench.say(e.Woke(at=5.0))
+    bench.end(0, e.Cause.FINISHED)
+    assert bench.state.trials[0].status is Status.FINISHED
+
+
 def test_a_generator_that_repeats_itself_ends_the_study() -> None:
     bench = MachineBench(ScriptedPolicy(until=1), [{"a": 1}] * 3000, share=True, epochs=1)
     bench.report(0, 0.5)

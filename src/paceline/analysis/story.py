@@ -474,8 +474,10 @@ def _describe_best(view: GroupState) -> str:
     return f"{view.spec.metric} {value} at epoch {view.best_epoch} of trial {view.best.id}"
 
 
-def _finish(at: float, number: TrialId, state: StudyState) -> Sentence:
+def _finish(at: float, number: TrialId, state: StudyState) -> Sentence | None:
     trial, spec = state.trials[number], state.spec
+    if trial.alive:
+        return None  # its report came after the study's end
     text = f"trial {number} finishes at epoch {trial.epoch}"
     if trial.best_loss != NO_LOSS:
         text += f" with best {spec.metric} {format_metric(trial.best_loss, spec, 6)}"

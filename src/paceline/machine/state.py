@@ -196,10 +196,8 @@ class StudyState(GroupState):
         self._last_epochs = self._last_epochs[1:] or self._last_epochs
         limit = event.spec.budget.deadline_s
         self._set_deadline(limit if event.deadline_s is None else event.deadline_s)
-        self.end = None
-        self.closed = False
-        self.idle_opens = 0
-        self.wanted_options = None
+        self.end = self.wanted_options = None
+        self.closed, self.idle_opens = False, 0
         self.pending.forget_limits()
         self.checkpoints.recheck_all()
 
@@ -229,13 +227,15 @@ class StudyState(GroupState):
             self.now = event.at
         attempt = self.attempts.get(event.attempt)
         epoch = event.epoch
-        if attempt is None or epoch != attempt.epoch + 1 or self.end is not None:
+        if attempt is None or epoch != attempt.epoch + 1:
             self.strays += 1
             return
         lead = attempt.trial
         leaf = lead.leaf
-        if epoch > leaf.end or (attempt.path_changes and attempt.has_strayed(epoch, event.version)):
+        strayed = attempt.path_changes and attempt.has_strayed(epoch, event.version)
+        if strayed or epoch > leaf.end or self.end is not None:
             self.strays += 1
+            attempt.has_ignored_epochs = True
             return
         attempt.epoch = epoch
         self.relaunches.changes += 1
@@ -360,7 +360,7 @@ class StudyState(GroupState):
             self._record_failure(attempt.trial, event)
         elif event.cause is e.Cause.CROWDED:
             attempt.trial.record_memory(1.0)
-        elif event.cause is e.Cause.FINISHED and attempt.epoch < attempt.last_epoch:
+        elif event.cause is e.Cause.FINISHED and attempt.may_have_returned_early:
             self._finish_members(attempt)
         self.relaunches.record_end(attempt, reached_goal=reached_goal)
         self.assignment.release(attempt)

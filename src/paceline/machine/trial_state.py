@@ -163,6 +163,7 @@ class AttemptState:
     __slots__ = (
         "epoch",
         "goal",
+        "has_ignored_epochs",
         "id",
         "is_halting",
         "last_epoch",
@@ -205,6 +206,8 @@ class AttemptState:
         self.last_epoch = 0
         # The trials it trains for; empty once all are at their goals.
         self.members: tuple[TrialState, ...] = ()
+        # It has trained epochs that count for no trial: its path had changed, or the study ended.
+        self.has_ignored_epochs = False
         # It was told to end at once: no trial may join it any more.
         self.is_halting = False
         # It must save and end after this epoch, because its slots or its width change.
@@ -217,6 +220,11 @@ class AttemptState:
     def saves_here(self) -> bool:
         """Whether it is about to save at its epoch."""
         return self.epoch >= self.goal or self.epoch in self.save_at
+
+    @property
+    def may_have_returned_early(self) -> bool:
+        """Whether a return of its function means that its trials have no further epochs."""
+        return self.epoch < self.last_epoch and not self.has_ignored_epochs
 
     def has_strayed(self, epoch: int, version: int | None) -> bool:
         """Whether an epoch trained under this order version lies on a path it had to leave."""
