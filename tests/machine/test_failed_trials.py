@@ -49,6 +49,15 @@ def test_the_same_error_at_the_same_line_is_retried_once_in_a_study() -> None:
     assert given_up == d.Fail(trial=1, why=NOT_RETRIED)
 
 
+def test_a_breakpoint_in_a_worker_process_is_retried_once_in_a_study() -> None:
+    bench = make_bench(retries=9)
+    bench.report(0, 0.5)
+    assert isinstance(fail(bench, 0, "BdbQuit")[0], d.Launch)
+    given_up, *_ = fail(bench, 1, "BdbQuit")
+    why = "BdbQuit at train.py:12 again: the same error is not retried"
+    assert given_up == d.Fail(trial=0, why=why)
+
+
 @pytest.mark.parametrize(
     ("error", "place"),
     [

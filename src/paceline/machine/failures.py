@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from paceline.core import events as e
 
 # Errors that the text of a program causes: the same line raises them again in the next attempt.
+# BdbQuit is that of breakpoint() in a process without a terminal.
 # Others, such as ValueError, RuntimeError and OSError, may come from data, devices or networks.
 DETERMINISTIC = frozenset(
     {
-        *("AttributeError", "ImportError", "IndentationError", "IndexError", "KeyError"),
-        *("ModuleNotFoundError", "NameError", "NotImplementedError", "RecursionError"),
+        *("AttributeError", "BdbQuit", "ImportError", "IndentationError", "IndexError"),
+        *("KeyError", "ModuleNotFoundError", "NameError", "NotImplementedError", "RecursionError"),
         *("SyntaxError", "SystemExit", "TabError", "TypeError", "UnboundLocalError"),
         *("ZeroDivisionError", "CheckpointError", "SpecError", "TrialError"),
     }
