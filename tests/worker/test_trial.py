@@ -155,6 +155,37 @@ def test_a_stop_request_unwinds_at_once_and_again_at_the_next_report(
 # Checkpoints
 
 
+@pytest.mark.parametrize(("goal", "saved"), [(1, [1, 2]), (2, [1]), (9, [1])])
+def test_a_signal_right_after_a_report_waits_for_a_save_past_a_goal_that_was_moved_back(
+    make_trial: Callable[..., TrialUnderTest],
+    monkeypatch: pytest.MonkeyPatch,
+    goal: int,
+    saved: list[int],
+) -> None:
+    made = make_trial()
+    send = made.channel.send
+
+    def send_and_signal(message: Any) -> None:  # noqa: ANN401
+        send(message)
+        if isinstance(message, EpochReport) and message.epoch == 2:
+            made.stop.handle_signal()
+
+    def train_past_the_goal() -> None:
+        for epoch in made.trial.epochs():
+            if epoch == 1:
+                order = UpdateOrder(version=1, config={"lr": 0.1}, goal=goal, save_at=())
+                made.driver.send(order)
+            made.trial.report(loss=1.0)
+
+    monkeypatch.setattr(made.channel, "send", send_and_signal)
+    made.trial.keep(state=[1])
+    with pytest.raises(Unwind):
+        train_past_the_goal()
+    messages = made.read()
+    assert list_reports(messages) == [(1, 1.0), (2, 1.0)]
+    assert list_saved(messages) == saved
+
+
 def test_the_best_epoch_is_saved_before_it_is_reported(
     make_trial: Callable[..., TrialUnderTest],
 ) -> None:

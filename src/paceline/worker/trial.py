@@ -353,7 +353,7 @@ class Trial(SuggestingTrial):
         save_first = last or self._done == self._start.epochs or (possible and better)
         saved = self._save(files) if save_first else None
         self.send_news()
-        self._stop.is_deferred = self._defers
+        self._stop.is_deferred = True
         self._channel.send(
             EpochReport(
                 epoch=self._done,
@@ -365,16 +365,27 @@ class Trial(SuggestingTrial):
                 last=last,
             )
         )
+        if not self._defers and not save_first:
+            self._read_orders()
+        # Past a goal that was moved back, a signal ends the process after the save: without it the
+        # epoch that was just reported would be trained again.
+        if self._done <= self._goal:
+            self._obey_signals()
         if not save_first:
-            if not self._defers:
-                self._read_orders()
             ordered = self._done >= self._goal or self._done in self._save_at
             if ordered or (possible and self._is_save_due(seconds)):
                 self._channel.send(self._save(files))
+        self._obey_signals()
         if not (last or self._defers):
             self._await_goal()
         self._gang.lead(self._config)
         self._begin_epoch()
+
+    def _obey_signals(self) -> None:
+        """Let signals unwind the function from now on, unless it asks whether to end."""
+        self._stop.is_deferred = self._defers
+        if not self._defers:
+            self._stop.check()
 
     def _await_goal(self) -> None:
         """Wait for another order, if the last report was that of the goal.

@@ -21,9 +21,23 @@ from paceline.engines.process.local.devices import LocalDevices
 from paceline.engines.process.providers import SlotsChanged
 from paceline.engines.process.supervisor import Timeouts
 from paceline.machine.state import StudyState
-from paceline.testing.engine_driver import FAR, WHY, EngineDriver, StubAdvisor, make_open
+from paceline.testing.engine_driver import (
+    FAR,
+    WHY,
+    EngineDriver,
+    StubAdvisor,
+    make_amend,
+    make_open,
+)
 from paceline.worker.forkserver_protocol import WorkerExited
-from paceline.worker.protocol import BestLoss, EpochReport, FunctionReturned, StartAttempt
+from paceline.worker.protocol import (
+    BestLoss,
+    CheckpointWritten,
+    EpochReport,
+    FunctionReturned,
+    Release,
+    StartAttempt,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +66,10 @@ def engine(pool: FakePool, tmp_path: Path) -> Iterator[ProcessEngine]:
 
 def make_report(epoch: int, loss: float) -> EpochReport:
     return EpochReport(epoch=epoch, metrics={"loss": loss}, seconds=1.0)
+
+
+def make_saved(epoch: int) -> CheckpointWritten:
+    return CheckpointWritten(epoch=epoch, seconds=0.1, bytes=1, digest="")
 
 
 def list_best(pool: FakePool, worker: int) -> list[float]:
@@ -140,6 +158,52 @@ def test_the_exit_of_a_worker_ends_its_attempt_after_its_last_message(
     pool.post((0, make_report(1, 0.5)), (0, FunctionReturned()), WorkerExited(0, 0))
     assert driver.wait_for_end(0).cause is e.Cause.FINISHED
     assert [type(event) for event in driver.list_attempt_events(0)] == [e.Reported, e.Ended]
+
+
+def make_driver_at_goal(pool: FakePool, engine: ProcessEngine, *more: EpochReport) -> EngineDriver:
+    """Return the driver of an attempt that saved at its goal, which then moves to 4 and back.
+
+    It has reported `more` before the orders reach it.
+    """
+    driver = EngineDriver(engine, 0.02)
+    driver.apply(make_open(0, {}), driver.make_launch(0, goal=2))
+    pool.post((0, make_report(1, 0.5)), (0, make_report(2, 0.5)), (0, make_saved(2)))
+    pool.post(*((0, report) for report in more))
+    driver.wait_for(lambda: bool(driver.list_events(e.Saved)), "a checkpoint")
+    driver.apply(make_amend(0, version=1, goal=4))
+    driver.apply(make_amend(0, version=2, goal=2))
+    return driver
+
+
+def test_an_attempt_that_trains_past_its_checkpoint_and_its_goal_is_ended_at_once(
+    pool: FakePool, engine: ProcessEngine
+) -> None:
+    driver = make_driver_at_goal(pool, engine)
+    pool.post(SlotsChanged(gone=(2,), why="any event"))
+    driver.wait_for(lambda: bool(pool.signals), "a signal")
+    assert pool.signals == [(0, signal.SIGTERM)]
+    pool.post(WorkerExited(0, -signal.SIGTERM))
+    assert driver.wait_for_end(0).cause is e.Cause.GOAL
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_attempt_that_reported_an_epoch_past_its_goal_saves_before_it_is_ended(
+    pool: FakePool,
+    engine: ProcessEngine,
+    is_read: bool,
+) -> None:
+    report = make_report(3, 0.5)
+    driver = make_driver_at_goal(pool, engine, *([report] if is_read else []))
+    if not is_read:
+        pool.post((0, report))  # while the orders are on their way
+    driver.wait_for_report(0, 3)
+    pool.post((0, make_report(4, 0.5)), (0, make_saved(4)))
+    driver.wait_for(lambda: len(driver.list_events(e.Saved)) == 2, "a second checkpoint")
+    assert Release() not in pool.channels[0].sent
+    pool.post(WorkerExited(0, 0))
+    assert driver.wait_for_end(0).cause is e.Cause.GOAL
+    assert pool.channels[0].sent[-1] == Release()
+    assert pool.signals == []
 
 
 def test_an_attempt_on_a_lost_slot_is_ended_and_costs_no_retry(

@@ -61,8 +61,8 @@ class RunningAttempt:
         self.version = 0
         # Its goal was moved back to an epoch that it has reported: it trains the next one already.
         self.has_passed_goal = False
-        # The epoch of its last checkpoint.
-        self.saved = launch.start
+        # The epoch of its last checkpoint; the last epoch that was saved or could not be.
+        self.saved = self.settled = launch.start
         # The processes that have not exited, by rank.
         self.processes = [
             WorkerProcess(self, worker, channel, rank)

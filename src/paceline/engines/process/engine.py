@@ -119,8 +119,12 @@ class ProcessEngine:
         if not self._opened:
             self._open()
         # The decisions that followed from the events returned last time were carried out by now.
-        while self._at_goal:
-            self._release(self._at_goal.pop())
+        at_goal, self._at_goal = self._at_goal, []
+        if any(attempt.has_passed_goal for attempt in at_goal):
+            self._poll(0.0)  # it may have reported one more epoch meanwhile, which is not saved
+        for attempt in at_goal:
+            if attempt not in self._at_goal:  # else the study has to judge that epoch first
+                self._release(attempt)
         clock = self._clock
         until = math.inf if timeout_s is None else clock.now + timeout_s
         while not self._events:
@@ -339,6 +343,7 @@ class ProcessEngine:
                 attempt = self._supervisor.attempts.get(event.attempt)
                 if attempt is None:
                     continue
+                attempt.settled = event.epoch
                 if isinstance(event, e.Saved):
                     attempt.saved = event.epoch
                 # After a long upload the checkpoint may be of an epoch before the goal.
@@ -479,6 +484,8 @@ class ProcessEngine:
 
     def _release(self, attempt: RunningAttempt) -> None:
         """End an attempt that is at its goal and has saved."""
+        if attempt.settled != attempt.epoch:
+            return  # it trained on before its goal was moved back, and saves after its next epoch
         # After its last epoch the function runs on to its own end, and the process exits then.
         if attempt.cause is None and attempt.goal <= attempt.epoch < self._spec.epochs:
             attempt.cause = e.Cause.GOAL
