@@ -10,7 +10,7 @@ TORCH ?= torch==2.13.0
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .PHONY: setup demo test test-all search check bench bench-allocation bench-curves bench-early-term bench-fidelity bench-local bench-peers \
-	bench-branching bench-deadline bench-policies bench-quality bench-ray bench-score-only bench-several bench-stages bench-stores golden pictures stores train-pfn
+	bench-branching bench-deadline bench-planner bench-policies bench-quality bench-ray bench-score-only bench-several bench-stages bench-stores golden pictures stores train-pfn train-planner
 
 setup: .venv/ready
 
@@ -109,6 +109,10 @@ bench-local: setup
 bench-ray: .venv/ray
 	$(BIN)/python -m benchmarks.ray
 
+# Half an hour of two cores. Needs the recorded traces.
+bench-planner: setup
+	$(BIN)/python -m benchmarks.planner
+
 bench-policies: setup
 	$(BIN)/python -m benchmarks.policies
 
@@ -124,6 +128,11 @@ pictures: setup
 train-pfn: .venv/torch
 	$(BIN)/python -m training.pfn.train --out build/pfn
 	$(BIN)/python -m training.pfn.export build/pfn/checkpoint.pt src/paceline/curves/pfn/pfn.onnx
+
+# A quarter of an hour on a machine with a GPU and 16 cores. Needs the recorded traces.
+train-planner: .venv/torch
+	$(BIN)/python -m training.planner.train --traces "$(PACELINE_TRACES)" --out build/planner
+	cp build/planner/all.npz src/paceline/policies/planner/planner.npz
 
 golden: setup
 	PACELINE_GOLDEN=write $(BIN)/python -m pytest tests/machine/test_golden_logs.py tests/api/test_mistakes.py tests/cli tests/analysis tests/live

@@ -39,6 +39,7 @@ def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         mode="min",
         range=(0.0, 3.0),
         epochs=EPOCHS,
+        policy="asha",
         generator="random",
         trials=9,
         slots="cpu:2",

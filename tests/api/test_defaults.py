@@ -99,25 +99,25 @@ def test_a_function_whose_code_keeps_nothing_is_recognised(train: Callable[..., 
     ("train", "options", "policy"),
     [
         (keeps, {"epochs": 1}, "fifo"),
-        (keeps, {"epochs": 9}, "asha"),
-        (keeps, {"epochs": 9, "deadline": 60}, "hypersched"),
+        (keeps, {"epochs": 9}, "planner"),
+        (keeps, {"epochs": 9, "deadline": 60}, "planner"),
         (forgets, {"epochs": 9}, "asha_stop"),
         (forgets, {"epochs": 9, "deadline": 60}, "asha_stop"),
         (forgets, {"epochs": 9, "policy": "asha"}, "asha"),
         (forgets, {"epochs": 9, "policy": None}, "asha_stop"),
     ],
 )
-def test_the_policy_depends_on_the_function_the_epochs_and_the_deadline(
+def test_the_policy_depends_on_the_function_and_the_epochs(
     train: Callable[..., Any], options: dict[str, Any], policy: str
 ) -> None:
     study = pl.Study(train, space=SPACE, trials=3, **LOSS, **options)
     assert study.spec.policy == Part(policy)
 
 
-def test_studies_that_run_together_heed_their_common_deadline() -> None:
+def test_studies_that_run_together_have_the_default_policy() -> None:
     studies = [pl.Study(keeps, space=SPACE, epochs=2, trials=1, **LOSS) for _ in range(2)]
     results = pl.together(*studies, deadline=60, slots="cpu:1", progress=False)
-    assert [result.summary().policy for result in results] == ["hypersched"] * 2
+    assert [result.summary().policy for result in results] == ["planner"] * 2
 
 
 def test_the_log_says_which_policy_was_chosen_and_why() -> None:

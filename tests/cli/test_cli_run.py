@@ -31,7 +31,7 @@ def run(folder: Path, *arguments: str) -> CommandResult:
 
 def test_a_study_file_runs_to_its_end_and_can_be_inspected(tmp_path: Path) -> None:
     write_study_file(tmp_path)
-    ran = run(tmp_path)
+    ran = run(tmp_path, "--policy", "asha")
     assert (ran.code, ran.err) == (0, "")
     state = fold_log(read_log(f"sqlite:///{tmp_path}/paceline.db", "study-1"))
     lines, _, summary = ran.out.partition("╭")
@@ -60,7 +60,7 @@ def test_a_study_file_runs_to_its_end_and_can_be_inspected(tmp_path: Path) -> No
 
 def test_json_is_one_object_with_the_documented_keys(tmp_path: Path) -> None:
     write_study_file(tmp_path)
-    ran = run(tmp_path, "--json", "--no-report", "--name", "it")
+    ran = run(tmp_path, "--json", "--no-report", "--name", "it", "--policy", "asha")
     printed = msgspec.json.decode(ran.out, type=StudySummary, strict=True)
     assert list(json.loads(ran.out)) == [
         field.name for field in msgspec.structs.fields(StudySummary)

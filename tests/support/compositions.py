@@ -51,6 +51,7 @@ POLICIES: dict[str, list[str]] = {
     "pasha": ["pasha:eta=2"],
     "pbt": ["pbt:population=3", "pbt:population=4,interval=2,quantile=0.4"],
     "plateau": ["plateau:patience=2"],
+    "planner": ["planner", "planner:configs=false"],
     "pop": ["pop", "pop:boundary=1", "pop:boundary=3", "pop:boundary=1,k=2"],
     "sha": ["sha", "sha:eta=2,size=4"],
     "both": ["asha:eta=2+plateau:patience=2", "median+bandit:boundary=2", "pop:boundary=2+median"],

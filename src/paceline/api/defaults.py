@@ -1,7 +1,7 @@
 """Policy and generator of a study that was not given any: what is chosen, and why.
 
-Knows what the choice depends on: the function's code, the space, the epochs and the deadline. The
-spec in the log has the choice as if the user had made it.
+Knows what the choice depends on: the function's code, the space and the epochs. The spec in the log
+has the choice as if the user had made it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ class Choice(NamedTuple):
         return f"{self.part}: {self.why}"
 
 
-def choose_policy(
-    train: Callable[..., Any], epochs: int | None, *, standing: bool, deadline: bool
-) -> Choice:
+def choose_policy(train: Callable[..., Any], epochs: int | None, *, standing: bool) -> Choice:
     """Return the policy of a study that names none; `standing`: an outside tuner gives configs."""
     if standing:
         return Choice(Part("fifo"), "an outside tuner chooses the configs and how far they train")
@@ -48,18 +46,15 @@ def choose_policy(
     if not keeps_state(train):
         why = "the function keeps no state, so trials are stopped, never paused"
         return Choice(Part("asha_stop"), why)
-    if deadline:
-        why = "the function keeps state and there is a deadline, which it heeds"
-        return Choice(Part("hypersched"), why)
-    return Choice(Part("asha"), "the function keeps state, so trials can be paused and resumed")
+    why = "the function keeps state, so trials can be paused and resumed"
+    return Choice(Part("planner"), why)
 
 
 def explain_policy(train: Callable[..., Any], spec: StudySpec) -> str:
     """Return why the spec has the policy it has, if the user gave none; empty: not the default."""
     if spec.groups:
         return ""
-    deadline = spec.budget.deadline_s is not None
-    choice = choose_policy(train, spec.epochs, standing=spec.standing, deadline=deadline)
+    choice = choose_policy(train, spec.epochs, standing=spec.standing)
     # A study that was resumed keeps the policy it has.
     return choice.why if choice.part == spec.policy else ""
 

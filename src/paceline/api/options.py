@@ -234,8 +234,8 @@ _PART_FIELDS: dict[str, Kind] = {
 class SearchOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of one search, trained or simulated. A part is a name, a Part or an object."""
 
-    # Decides which trials go on. None: chosen for a study by its function, epochs and deadline;
-    # `asha` for a simulation.
+    # Decides which trials go on. None: chosen for a study by its function and epochs; `asha`
+    # for a simulation.
     policy: PolicyOption | None = None
     # Proposes configs. None: `tpe` for a study, `grid` if its space has grids, `random` for a
     # synthetic workload.
@@ -418,8 +418,7 @@ def resolve_spec(
 def _describe_policy(train: Callable[..., Any], options: StudyOptions, *, standing: bool) -> Part:
     if options.policy is not None:
         return describe_part("policy", options.policy)
-    deadline = options.deadline is not None
-    return choose_policy(train, options.epochs, standing=standing, deadline=deadline).part
+    return choose_policy(train, options.epochs, standing=standing).part
 
 
 def generator_to_build(spec: StudySpec, options: StudyOptions) -> Part:

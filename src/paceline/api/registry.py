@@ -44,6 +44,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "median": "paceline.policies:Median",
         "pasha": "paceline.policies:Pasha",
         "pbt": "paceline.policies:Pbt",
+        "planner": "paceline.policies:Planner",
         "plateau": "paceline.policies:Plateau",
         "pop": "paceline.policies:Pop",
         "sha": "paceline.policies:Sha",

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from paceline.api.deadline import Caller, count_from_call
-from paceline.api.defaults import choose_policy
 from paceline.api.driver import Driver
 from paceline.api.interrupts import hold_interrupt
 from paceline.api.options import (
@@ -134,9 +133,6 @@ def resolve_together(
 
 def _describe(study: Study, at: int, common: StudyOptions) -> GroupSpec:
     spec, policy = study.spec, study.spec.policy
-    if study.resolved.policy is None and common.deadline is not None:
-        # The deadline is for all studies at once, so none of them knows it.
-        policy = choose_policy(study.train, spec.epochs, standing=False, deadline=True).part
     return GroupSpec(
         name=study.resolved.name or name_search(policy, at),
         policy=policy,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from paceline.policies.median import Median as Median
     from paceline.policies.pasha import Pasha as Pasha
     from paceline.policies.pbt import Pbt as Pbt
+    from paceline.policies.planner.planner import Planner as Planner
     from paceline.policies.plateau import Plateau as Plateau
     from paceline.policies.pop import Pop as Pop
     from paceline.policies.successive_halving import Hyperband as Hyperband
@@ -37,6 +38,7 @@ _MODULES = {
     "Median": "paceline.policies.median",
     "Pasha": "paceline.policies.pasha",
     "Pbt": "paceline.policies.pbt",
+    "Planner": "paceline.policies.planner.planner",
     "Plateau": "paceline.policies.plateau",
     "Pop": "paceline.policies.pop",
     "Sha": "paceline.policies.successive_halving",

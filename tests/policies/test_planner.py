@@ -1,0 +1,298 @@
+"""The planner: what its index prefers, how its studies end, and what it does without its model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from training.planner.fast_sim import FastSimulation, prepare
+from training.planner.traces import read_study
+
+import paceline as pl
+from paceline.core.decisions import Go, Open, Pause
+from paceline.policies.planner import planner, weights
+from paceline.policies.planner.index import (
+    compute_costs,
+    compute_indexes,
+    compute_new_index,
+    cut_at,
+)
+from paceline.policies.planner.neighbours import Neighbours
+from paceline.policies.planner.ranking import RankingSettings
+from paceline.policies.planner.record import StudyRecord, list_looks
+from paceline.testing.simulations import make_falling_curves, make_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.api.simulation import SimResult
+    from paceline.core.decisions import Step
+    from paceline.engines.sim.traces import Trace
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def simulate(trace: Trace, **options: Any) -> tuple[SimResult, list[Step]]:  # noqa: ANN401
+    steps: list[Step] = []
+    given = {"policy": "planner", "slots": 2, "order": "file", **options}
+    result = pl.Simulation(source="table", **given).run(trace=trace, remember=steps.extend)
+    return result, steps
+
+
+def list_reasons(steps: Sequence[Step], kind: type) -> list[str]:
+    return [each.why for step in steps for each in step.decisions if isinstance(each, kind)]
+
+
+def make_rows(*rows: Sequence[float] | np.ndarray) -> np.ndarray:
+    return np.array(rows, dtype=np.float64)
+
+
+# The index
+
+
+def test_the_index_is_the_chance_per_slot_second_over_the_best_horizon() -> None:
+    chances, seconds = make_rows([0.1, 0.5]), make_rows([1.0, 2.0])
+    costs = compute_costs(chances, seconds, np.zeros(1))
+    # Integrals of 1 - P with P straight from 0 over 0.1 to 0.5.
+    assert_allclose(costs, [[0.95, 0.95 + 0.7]])
+    assert_allclose(compute_indexes(chances, costs), [0.5 / 1.65])
+
+
+def test_a_start_makes_a_paused_trial_worth_less() -> None:
+    chances, seconds = make_rows([0.5], [0.5]), make_rows([1.0], [1.0])
+    running, paused = compute_indexes(
+        chances, compute_costs(chances, seconds, np.array([0.0, 3.0]))
+    )
+    assert running > paused
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=3, max_size=3).map(sorted),
+    st.lists(st.floats(0.1, 5), min_size=3, max_size=3).map(np.cumsum),
+    st.floats(0.01, 20),
+)
+def test_chances_after_the_deadline_do_not_count(
+    chances: list[float], seconds: np.ndarray, left: float
+) -> None:
+    cut, times = cut_at(make_rows(chances), make_rows(seconds), np.array([left]))
+    at = [0.0, *seconds]
+    expected = [np.interp(min(each, left), at, [0.0, *chances]) for each in seconds]
+    assert_allclose(cut[0], expected, atol=1e-9)
+    assert_allclose(times[0], np.minimum(seconds, left))
+
+
+def test_a_new_trial_is_worth_its_first_look_only_if_some_trials_turn_out_well() -> None:
+    costs = make_rows([10.0], [10.0])
+    equal = compute_new_index(make_rows([0.1], [0.1]), costs, 1.0, 0.0)
+    spread = compute_new_index(make_rows([0.0], [0.2]), costs, 1.0, 0.0)
+    certain = compute_new_index(make_rows([0.1], [0.1]), costs, 1.0, 0.05)
+    assert spread > equal  # the bad one is left after its look
+    assert certain > equal
+    # At the index, the look's cost equals the mean of what it brings.
+    assert spread * 1.0 == pytest.approx(np.mean([0.0, max(0.0, 0.2 - spread * 10.0)]), rel=1e-6)
+
+
+# The record
+
+
+def test_looks_are_dense_at_first_and_end_at_the_last_epoch() -> None:
+    assert list_looks(1) == [1]
+    assert list_looks(30) == [1, 2, 3, 4, 5, 7, 9, 12, 16, 22, 30]
+
+
+def test_the_inputs_are_numbers_whatever_is_reported() -> None:
+    record = StudyRecord(9)
+    for trial, losses in enumerate([[math.inf] * 4, [1e300, -1e300], [0.5, 0.5, 0.5], [0.7]]):
+        record.open(trial, {"lr": 0.1})
+        for loss in losses:
+            best = min([loss, *record.tracks[trial]])
+            record.note_best(1, best)
+            record.look(trial, best, loss)
+    for target in (0.4, -1e300, 0.7):
+        x, y = record.make_inputs([0, 1, 2, 3], [3, 1, 2, 0], target)
+        assert np.isfinite(x).all()
+        assert np.isfinite(y).all()
+
+
+def test_a_first_report_near_the_target_makes_success_at_once_likely() -> None:
+    near, far = StudyRecord(9), StudyRecord(9)
+    for trial in range(10):
+        for record, shift in ((near, 0.0), (far, 10.0)):
+            record.open(trial, {})
+            record.look(trial, shift + 0.1 * trial, shift + 0.1 * trial)
+    assert near.estimate_at_once(-0.01) == pytest.approx(1 / 11, rel=0.2)
+    assert far.estimate_at_once(-0.01) < 1e-6
+
+
+def test_the_nearest_configs_are_found_by_scaled_distance() -> None:
+    known = Neighbours()
+    known.add(0, {"lr": 1e-4, "kind": "a"})
+    known.add(1, {"lr": 1e-1, "kind": "a"})
+    known.add(2, {"lr": 9e-2, "kind": "a"})
+    known.add(3, {"lr": 1e-1, "kind": "b", "more": 1})
+    assert [other for _, other in known.nearest[2]] == [1, 0, 3]
+    assert known.nearest[2][0][0] < 0.05
+    assert known.nearest[1][0][1] == 2
+
+
+# Studies
+
+
+def test_the_reason_of_a_decision_names_the_chances_of_the_alternatives() -> None:
+    _, steps = simulate(make_table(make_falling_curves(12, 9)), deadline_s=30.0)
+    reasons = list_reasons(steps, Go) + list_reasons(steps, Pause)
+    numbered = [why for why in reasons if "gained a minute" in why]
+    assert numbered
+    assert any("a new trial" in why and "trial " in why.partition(";")[2] for why in numbered)
+
+
+def test_with_trials_alone_the_best_trial_finishes_and_hopeless_ones_stay_paused() -> None:
+    good = [1.0 / epoch for epoch in range(1, 28)]
+    bad = [[2.0 + 0.01 * n] * 27 for n in range(39)]
+    trace = make_table([*bad[:20], good, *bad[20:]])
+    result, _ = simulate(trace)
+    assert result.best_value == pytest.approx(1.0 / 27)
+    assert result.trials_paused > 30
+    assert result.epochs_trained < 40 * 27 / 4
+    assert "nothing is left that policy planner would train" in result.end_why
+
+
+def test_a_deadline_keeps_all_slots_busy_and_starts_nothing_that_cannot_report() -> None:
+    trace = make_table(make_falling_curves(200, 9))
+    result, steps = simulate(trace, deadline_s=20.5, slots=4)
+    assert result.end == "deadline"
+    assert result.busy_fraction > 0.99
+    opened = [
+        step.event.at
+        for step in steps
+        for each in step.decisions
+        if isinstance(each, Open) and "gained a minute" in each.why
+    ]
+    assert max(opened) <= 19.5
+
+
+def test_trials_that_are_all_equal_are_trained_like_any_others() -> None:
+    result, _ = simulate(make_table([[1.0] * 9] * 20))
+    assert result.best_value == 1.0
+    assert result.trials_failed == 0
+
+
+def test_a_study_without_a_single_number_tries_all_its_trials() -> None:
+    result, _ = simulate(make_table([[math.nan] * 5] * 7))
+    assert (result.trials_started, result.best_value) == (7, None)
+
+
+def test_a_lone_trial_trains_to_its_end() -> None:
+    result, _ = simulate(make_table(make_falling_curves(1, 9)))
+    assert result.epochs_trained == 9
+
+
+@pytest.mark.parametrize("trials", [3000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_thousands_of_trials_are_planned(trials: int) -> None:
+    curves = [
+        [1.0 + (n * 7919 % trials) / trials, 1.0 * (n * 7919 % trials)] for n in range(trials)
+    ]
+    result, _ = simulate(make_table(curves), slots=64, target=0.0)
+    assert result.end == "target"
+
+
+def test_a_wide_study_gives_several_slots_to_a_trial_that_is_sure_to_win() -> None:
+    good = [1.0 - 0.02 * epoch for epoch in range(40)]
+    bad = [[1.0 + 0.01 * n] * 40 for n in range(12)]
+    _, steps = simulate(
+        make_table([*bad[:3], good, *bad[3:]]),
+        slots=8,
+        span=8,
+        allocator="fluid",
+        speedup="amdahl:0.94",
+        target=0.25,
+    )
+    widths = [
+        each.width
+        for step in steps
+        for each in step.decisions
+        if isinstance(each, Go) and each.width
+    ]
+    assert max(widths) > 1
+
+
+# Without its model
+
+
+def damage(monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]) -> None:
+    """Make some of the networks useless: with NaN, and cut."""
+    with weights.find_file().open("rb") as file:
+        arrays = dict(np.load(file, allow_pickle=False))
+    for number in numbers:
+        arrays[f"{number}_bias"] = arrays[f"{number}_bias"] * math.nan
+        arrays[f"{number}_second"] = arrays[f"{number}_second"][:3]
+    found = weights.check_networks(arrays)
+    monkeypatch.setattr(planner, "load_networks", lambda: found)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [([1], "1 of its 3 networks damaged"), ([0, 1, 2], "all of its networks are damaged")],
+)
+def test_damaged_networks_are_left_out_and_the_reason_says_so(
+    monkeypatch: pytest.MonkeyPatch, numbers: list[int], says: str
+) -> None:
+    damage(monkeypatch, numbers)
+    result, steps = simulate(make_table(make_falling_curves(20, 9)), deadline_s=40.0)
+    assert result.best_value is not None
+    assert any(says in why for why in list_reasons(steps, Go))
+
+
+def test_a_missing_file_of_networks_is_told_and_ranks_decide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(weights, "_FILE", "gone.npz")
+    found = weights.load_networks.__wrapped__()
+    assert found.fault == "its networks cannot be read (FileNotFoundError)"
+    monkeypatch.setattr(planner, "load_networks", lambda: found)
+    result, _ = simulate(make_table(make_falling_curves(20, 9)), deadline_s=40.0)
+    assert result.best_value is not None
+
+
+def test_networks_that_are_ten_times_too_hopeful_still_reach_the_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = weights.load_networks()
+    hopeful = [each._replace(last_bias=each.last_bias + math.log(10)) for each in found.usable]
+    monkeypatch.setattr(planner, "load_networks", lambda: found._replace(usable=tuple(hopeful)))
+
+    def measure(policy: str, seed: int) -> float:
+        options = pl.Simulation(
+            source="cifar10_cnn14", policy=policy, slots=4, target=0.72, seed=seed
+        )
+        return options.run().time_to_target_s or math.inf
+
+    times = {policy: [measure(policy, seed) for seed in range(5)] for policy in ("planner", "fifo")}
+    assert np.median(times["planner"]) < np.median(times["fifo"])
+
+
+def test_a_parameter_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(pl.SpecError, match="new=0 is invalid: must be above 0"):
+        pl.policies.Planner(new=0)
+
+
+# The simulator of the training
+
+
+def test_the_training_simulates_what_the_policy_does() -> None:
+    path = ROOT / "src" / "paceline" / "data" / "cifar10_cnn14.jsonl.gz"
+    study = read_study(path)
+    trace = pl.read_trace(path)
+    order = np.random.default_rng(3).permutation(len(trace.runs))
+    shuffled = type(trace)(trace.header, [trace.runs[at] for at in order])
+    result, _ = simulate(shuffled, slots=4, target=0.72)
+    networks = weights.load_networks().usable
+    fast = FastSimulation(prepare(study, order), networks, RankingSettings(), target=-0.72).run(4)
+    assert result.time_to_target_s == pytest.approx(fast.time, rel=0.02)

@@ -1,0 +1,1 @@
+"""Training of the planner's network on simulated studies."""
