@@ -148,9 +148,9 @@ def test_the_nearest_configs_are_found_by_scaled_distance() -> None:
 def test_the_reason_of_a_decision_names_the_chances_of_the_alternatives() -> None:
     _, steps = simulate(make_table(make_falling_curves(12, 9)), deadline_s=30.0)
     reasons = list_reasons(steps, Go) + list_reasons(steps, Pause)
-    numbered = [why for why in reasons if "gained a minute" in why]
+    numbered = [why for why in reasons if "of slot time" in why]
     assert numbered
-    assert any("a new trial" in why and "trial " in why.partition(";")[2] for why in numbered)
+    assert any("trial " in why.partition(";")[2] for why in numbered)
 
 
 def test_with_trials_alone_the_best_trial_finishes_and_hopeless_ones_stay_paused() -> None:
@@ -164,6 +164,23 @@ def test_with_trials_alone_the_best_trial_finishes_and_hopeless_ones_stay_paused
     assert "nothing is left that policy planner would train" in result.end_why
 
 
+def test_a_slot_waits_for_a_config_that_is_on_its_way() -> None:
+    options = pl.Simulation(
+        source="quadratic", generator="tpe", policy="planner", trials=30, slots=2
+    )
+    result = options.run()
+    assert result.trials_started == 30
+    assert result.trials_paused > 15
+
+
+def test_the_loss_to_reach_stays_inside_the_declared_range() -> None:
+    curves = [[0.5, 0.2 + 0.01 * n, 0.05 + 0.01 * n] for n in range(8)]
+    _, steps = simulate(make_table(curves), range=(0.0, 1.0), deadline_s=12.0)
+    aims = [float(why.split()[2]) for why in list_reasons(steps, Go) if why.startswith("reaches")]
+    assert aims
+    assert min(aims) >= 0.0
+
+
 def test_a_deadline_keeps_all_slots_busy_and_starts_nothing_that_cannot_report() -> None:
     trace = make_table(make_falling_curves(200, 9))
     result, steps = simulate(trace, deadline_s=20.5, slots=4)
@@ -173,7 +190,7 @@ def test_a_deadline_keeps_all_slots_busy_and_starts_nothing_that_cannot_report()
         step.event.at
         for step in steps
         for each in step.decisions
-        if isinstance(each, Open) and "gained a minute" in each.why
+        if isinstance(each, Open) and "of slot time" in each.why
     ]
     assert max(opened) <= 19.5
 

@@ -34,6 +34,7 @@ COMPOSITIONS: dict[str, dict[str, Any]] = {
         "target": -1.0,
     },
     "asha": {"policy": "asha:eta=2,drain=true", "pack": 2, "allocator": "fluid"},
+    "planner": {"policy": "planner", "span": 2, "allocator": "fluid"},
     "pbt": {
         "policy": "pbt:population=4,interval=2,quantile=0.4",
         "space": {"lr": pl.uniform(0, 1)},

@@ -28,7 +28,7 @@ from paceline.core.errors import SpecError
 from paceline.core.events import Ended, Opened, Reported, Suggested
 from paceline.core.ports import Pick
 from paceline.core.speedup import SpeedUp
-from paceline.core.text import format_metric
+from paceline.core.text import format_duration, format_metric
 from paceline.core.values import Status
 from paceline.policies.planner.ranking import Ranking, RankingSettings, is_better_paused
 from paceline.policies.planner.record import StudyRecord
@@ -121,7 +121,8 @@ class Planner(BasePart):
         self._record = StudyRecord(spec.epochs)
         self._ranking = Ranking(self._record, self._networks.usable, self._settings)
         target = spec.budget.target
-        self._ranking.set_target(None if target is None else spec.sign * target.value)
+        lowest = -math.inf if spec.range is None else min(spec.sign * end for end in spec.range)
+        self._ranking.set_target(None if target is None else spec.sign * target.value, lowest)
 
     def _take_report(self, trial: TrialView, study: StudyView) -> None:
         """Note an epoch; at a look, compare the trial with all other uses of its slot."""
@@ -176,7 +177,9 @@ class Planner(BasePart):
         ranking = self._ranking
         index, trial = ranking.best_paused
         has_paused = index > -math.inf
-        if study.new and (not has_paused or ranking.new_index > index):
+        if not study.closed and (not has_paused or ranking.new_index > index):
+            if not study.new:
+                return None  # its config is on its way
             return Pick(None, self._record.looks[0], self._explain_new(index, trial, study))
         chosen = self._choose_paused(study)
         if chosen is None:
@@ -184,9 +187,11 @@ class Planner(BasePart):
         until = self._find_next_look(study.trials[chosen].epoch)
         if chosen != trial:
             return Pick(chosen, until, "it is the best so far, and trains to its last epoch")
-        others = f"a new trial {self._rate(ranking.new_index)}" if study.new else "no new trials"
-        why = f"{self._describe(index, study)}; {others}"
-        found = IndexComparison(index, 0.0, -1, ranking.new_index if study.new else 0.0)
+        others = "no new trials come"
+        if not study.closed:
+            others = f"a new trial in {_format_slot_time(ranking.new_index)}"
+        why = f"{self._describe(index, study)} of slot time; {others}"
+        found = IndexComparison(index, 0.0, -1, 0.0 if study.closed else ranking.new_index)
         return Pick(trial, until, why, width=self._choose_width(found, study))
 
     def admit(self, study: StudyView) -> int | None:
@@ -231,28 +236,29 @@ class Planner(BasePart):
 
     # Reasons
 
-    def _rate(self, index: float) -> str:
-        """Return an index as a chance a minute."""
-        return f"{100 * min(1.0, 60 * index):.2g} %"
-
     def _describe(self, index: float, study: StudyView) -> str:
+        """Return an index as the slot time in which one success is expected."""
         value = format_metric(self._ranking.target, study.spec)
-        fault = f", {self._networks.fault}" if self._networks.fault else ""
-        goal = f"{study.spec.metric} {value}"
-        return f"chance of {goal} gained a minute: {self._rate(index)}{fault}"
+        fault = f" ({self._networks.fault})" if self._networks.fault else ""
+        return f"reaches {study.spec.metric} {value} once in {_format_slot_time(index)}{fault}"
 
     def _explain(self, found: IndexComparison, study: StudyView) -> str:
         others = []
         if found.paused > -math.inf:
-            others.append(f"trial {found.paused_trial} {self._rate(found.paused)}")
+            others.append(f"trial {found.paused_trial} in {_format_slot_time(found.paused)}")
         if not study.closed:
-            others.append(f"a new trial {self._rate(found.new)}")
-        beside = ", ".join(others) or "nothing else to train"
-        return f"{self._describe(found.own, study)}; {beside}"
+            others.append(f"a new trial in {_format_slot_time(found.new)}")
+        beside = ", ".join(others) or "nothing else is left to train"
+        return f"{self._describe(found.own, study)} of slot time; {beside}"
 
     def _explain_new(self, index: float, trial: TrialId, study: StudyView) -> str:
         new = self._ranking.new_index
         if math.isinf(new):
             return "a slot is free, and too little is known to compare trials"
-        beside = f"; trial {trial} {self._rate(index)}" if index > -math.inf else ""
-        return f"a new trial has the largest {self._describe(new, study)}{beside}"
+        beside = f"; trial {trial} in {_format_slot_time(index)}" if index > -math.inf else ""
+        return f"a new trial {self._describe(new, study)} of slot time{beside}"
+
+
+def _format_slot_time(index: float) -> str:
+    """Return the slot time in which one success is expected at this index."""
+    return format_duration(1.0 / index) if index > 0.0 else "no time"

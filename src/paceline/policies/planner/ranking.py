@@ -88,6 +88,7 @@ class Ranking:
         # The loss to reach, and its version; the state of the study when indexes were computed.
         self.target = -math.inf
         self._fixed: float | None = None
+        self._lowest = -math.inf
         self._stamp = (0, 0, math.inf)
         self._version = 0
         self._new_index = math.inf
@@ -101,9 +102,10 @@ class Ranking:
 
     # What happens
 
-    def set_target(self, target: float | None) -> None:
-        """Set the loss to reach; None: to be better than the best so far."""
+    def set_target(self, target: float | None, lowest: float = -math.inf) -> None:
+        """Set the loss to reach; None: to be better than the best so far, down to the lowest."""
         self._fixed = target
+        self._lowest = lowest
         self._record.is_target_given = target is not None
         if target is not None:
             self.target = target
@@ -294,7 +296,7 @@ class Ranking:
                 low = middle
             else:
                 high = middle - 1
-        target = best - _STEPS[low] * gain
+        target = max(best - _STEPS[low] * gain, min(self._lowest, best))
         if target != self.target:
             self.target = target
             self._version += 1
