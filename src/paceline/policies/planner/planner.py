@@ -225,14 +225,17 @@ class Planner(BasePart):
         return next((look for look in looks if look > epoch), looks[-1])
 
     def _choose_width(self, found: IndexComparison, study: StudyView) -> float:
-        """Return the slots for a trial: one more while it brings more than any other trial."""
+        """Return the slots for a trial: one more while it brings more than any other trial.
+
+        0: the allocator decides alone, whether the trial has a slot or shares one.
+        """
         span = min(study.spec.span, study.capacity)
         if span <= 1:
             return 0
         width, other = 1, max(found.other, 1e-300)
         while width < span and found.own * (_WIDE.of(width + 1) - _WIDE.of(width)) > other:
             width += 1
-        return float(width)
+        return float(width) if width > 1 else 0
 
     # Reasons
 
