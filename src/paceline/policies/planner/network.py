@@ -44,6 +44,8 @@ def compute_log_odds(layers: Layers, x: Floats, y: Floats) -> Floats:
 
 def compute_chances(networks: Sequence[Layers], x: Floats, y: Floats) -> Floats:
     """Return the chance by each horizon; it never falls with the horizon."""
-    odds = sum(compute_log_odds(layers, x, y) for layers in networks) / len(networks)
-    odds = np.round(np.clip(odds, -12.0, 12.0), _DIGITS)
+    odds = compute_log_odds(networks[0], x, y)
+    for layers in networks[1:]:
+        odds += compute_log_odds(layers, x, y)
+    odds = np.minimum(np.maximum(odds / len(networks), -12.0), 12.0).round(_DIGITS)
     return np.maximum.accumulate(1.0 / (1.0 + np.exp(-odds)), axis=1)

@@ -325,32 +325,32 @@ class StudyRecord:
         self, trial: int, level: int, scale: Scale
     ) -> tuple[float, float, float, float, float, float, float]:
         """Return how trials with similar configs rank, and what an almost equal one has reached."""
-        close = [0.0, 0.0]
-        broad = [0.0, 0.0]
+        close = close_weight = broad = broad_weight = 0.0
         twin_gap, twin_depth, has_twin = 0.0, 0.0, 0.0
+        tracks, order, scaled = self.tracks, self._sorted, 2000 / self.opened
         for distance, other in self._neighbours.nearest[trial]:
-            track = self.tracks[other]
+            track = tracks[other]
             if not track:
                 continue
             end = len(track) - 1
-            place = bisect_left(self._sorted[end], track[end]) + 0.5
-            rank = find_normal_quantile(place / self.opened)
-            weight = math.exp(-0.5 * (distance / _CLOSE) ** 2)
-            close[0] += weight * rank
-            close[1] += weight
+            rank = _NORMAL[min(int((bisect_left(order[end], track[end]) + 0.5) * scaled), 1999)]
+            if distance < 5 * _CLOSE:
+                weight = math.exp(-0.5 * (distance / _CLOSE) ** 2)
+                close += weight * rank
+                close_weight += weight
             weight = math.exp(-0.5 * (distance / _BROAD) ** 2)
-            broad[0] += weight * rank
-            broad[1] += weight
+            broad += weight * rank
+            broad_weight += weight
             if distance < _TWIN and end > level and self.looks[end] > twin_depth:
                 twin_depth, has_twin = float(self.looks[end]), 1.0
                 twin_gap = (min(track[end], scale.most) - scale.target) / scale.unit
         if has_twin:
             twin_depth = math.log(twin_depth / self.looks[level])
         return (
-            close[0] / (close[1] + 0.5),
-            math.log1p(close[1]),
-            broad[0] / (broad[1] + 0.5),
-            math.log1p(broad[1]) / 2,
+            close / (close_weight + 0.5),
+            math.log1p(close_weight),
+            broad / (broad_weight + 0.5),
+            math.log1p(broad_weight) / 2,
             twin_gap,
             twin_depth,
             has_twin,
