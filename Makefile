@@ -109,7 +109,7 @@ bench-local: setup
 bench-ray: .venv/ray
 	$(BIN)/python -m benchmarks.ray
 
-# Half an hour of two cores. Needs the recorded traces.
+# An hour of two cores. Needs the recorded traces.
 bench-planner: setup
 	$(BIN)/python -m benchmarks.planner
 

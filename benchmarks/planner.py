@@ -22,7 +22,6 @@ import numpy as np
 
 from benchmarks.page import ROOT, collect_facts, format_provenance, format_table, publish
 
-COMMAND = "make bench-planner"
 POLICIES = ("planner", "asha", "hypersched", "bandit", "fifo")
 SHARES = (5, 10, 25)
 INTRODUCTION = """# The planner on recorded traces
@@ -193,7 +192,8 @@ def main() -> None:
         for job, value, wall_s in pool.map(simulate, jobs, chunksize=8):
             found.setdefault(job[:-1], []).append(value)
             seconds[job.policy] += wall_s
-    known = collect_facts(COMMAND, time.perf_counter() - started)
+    command = f"python -m benchmarks.planner --orders {options.orders}"
+    known = collect_facts(command, time.perf_counter() - started)
     parts = [INTRODUCTION.format(orders=options.orders)]
     for slots in (4, 8):
         table, by_row = sum_up_targets(rows, slots, found)
