@@ -30,7 +30,7 @@ Medians over {orders} orders, the same for all policies. Time to target in multi
 single run on one slot, which is unknown beforehand; in the first table the geometric mean over 13
 rows. The planner's networks have not seen the family of the row's trace. *Worst row*: times the
 best of twelve policies of a reference implementation on that row. *Never*: not reached within F,
-the makespan of fifo."""
+the makespan of fifo. The planner's inputs and settings were chosen by these rows."""
 _NETWORKS = ROOT / "benchmarks" / "planner_networks"
 
 
