@@ -56,9 +56,12 @@ class _Cluster:
         self.mark = uuid4().hex
         # Short, since paths of sockets are limited to 107 characters.
         self._folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+        # Ray writes the address of a new cluster below this folder, which it does not create.
+        os.mkdir(f"{self._folder}/ray")
         self._environ: dict[str, str | None] = {
             _MARK: self.mark,
             "RAY_ADDRESS": None,
+            "RAY_TMPDIR": self._folder,
             **_HEALTH_CHECKS,
             **environ,
         }
