@@ -131,7 +131,8 @@ train-pfn: .venv/torch
 
 # A quarter of an hour on a machine with a GPU and 16 cores. Needs the recorded traces.
 train-planner: .venv/torch
-	$(BIN)/python -m training.planner.train --traces "$(PACELINE_TRACES)" --out build/planner
+	$(BIN)/python -m training.planner.workloads --out build/workloads
+	$(BIN)/python -m training.planner.train --traces "$(PACELINE_TRACES)" --trained build/workloads --out build/planner
 	cp build/planner/all.npz src/paceline/policies/planner/planner.npz
 
 golden: setup

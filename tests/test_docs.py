@@ -157,14 +157,14 @@ def test_the_simulations_on_a_policy_page_run(
     lines = re.findall(r"`paceline (simulate [^`]*)`", read(f"docs/policies/{name}.md"))
     assert lines
     for line in lines:
-        # The last of two equal options counts: a dozen trials are enough.
+        # The last of two equal options counts: a dozen trials are enough, or fewer to the target.
         assert main([*line.split(), "--trials", "12", "--json"]) == 0
     # Forks are trials too, and the limit on trials does not apply to them.
     started = [
         int(number) for number in re.findall(r'"trials_started":(\d+)', capsys.readouterr().out)
     ]
     assert started
-    assert all(number >= 12 if name == "pbt" else number == 12 for number in started)
+    assert all(number >= 12 if name == "pbt" else 1 <= number <= 12 for number in started)
 
 
 @pytest.mark.parametrize("name", [*BUILT_IN["policy"], "any_of"])

@@ -23,9 +23,12 @@ from paceline.policies.planner.index import (
     compute_new_index,
     cut_at,
 )
+from paceline.policies.planner.looks import Look, list_looks
 from paceline.policies.planner.neighbours import Neighbours
-from paceline.policies.planner.ranking import RankingSettings
-from paceline.policies.planner.record import StudyRecord, list_looks
+from paceline.policies.planner.network import Networks
+from paceline.policies.planner.ranking import Guard, Ranking, RankingSettings
+from paceline.policies.planner.record import StudyRecord
+from paceline.policies.planner.shared_stages import SharedStages
 from paceline.testing.simulations import make_falling_curves, make_table
 
 if TYPE_CHECKING:
@@ -59,7 +62,7 @@ def make_rows(*rows: Sequence[float] | np.ndarray) -> np.ndarray:
 
 def test_the_index_is_the_chance_per_slot_second_over_the_best_horizon() -> None:
     chances, seconds = make_rows([0.1, 0.5]), make_rows([1.0, 2.0])
-    costs = compute_costs(chances, seconds, np.zeros(1))
+    costs = compute_costs(chances, seconds)
     # Integrals of 1 - P with P straight from 0 over 0.1 to 0.5.
     assert_allclose(costs, [[0.95, 0.95 + 0.7]])
     assert_allclose(compute_indexes(chances, costs), [0.5 / 1.65])
@@ -67,9 +70,8 @@ def test_the_index_is_the_chance_per_slot_second_over_the_best_horizon() -> None
 
 def test_a_start_makes_a_paused_trial_worth_less() -> None:
     chances, seconds = make_rows([0.5], [0.5]), make_rows([1.0], [1.0])
-    running, paused = compute_indexes(
-        chances, compute_costs(chances, seconds, np.array([0.0, 3.0]))
-    )
+    costs = compute_costs(chances, seconds) + np.array([[0.0], [3.0]])
+    running, paused = compute_indexes(chances, costs)
     assert running > paused
 
 
@@ -111,10 +113,11 @@ def test_the_inputs_are_numbers_whatever_is_reported() -> None:
     record = StudyRecord(9)
     for trial, losses in enumerate([[math.inf] * 4, [1e300, -1e300], [0.5, 0.5, 0.5], [0.7]]):
         record.open(trial, {"lr": 0.1})
-        for loss in losses:
-            best = min([loss, *record.tracks[trial]])
-            record.note_best(1, best)
-            record.look(trial, best, loss)
+        seen = Look()
+        for epoch, loss in enumerate(losses, start=1):
+            seen.add(epoch, loss)
+            record.note_best(epoch, loss)
+            record.look(trial, seen)
     for target in (0.4, -1e300, 0.7):
         x, y = record.make_inputs([0, 1, 2, 3], [3, 1, 2, 0], target)
         assert np.isfinite(x).all()
@@ -123,12 +126,18 @@ def test_the_inputs_are_numbers_whatever_is_reported() -> None:
 
 def test_a_first_report_near_the_target_makes_success_at_once_likely() -> None:
     near, far = StudyRecord(9), StudyRecord(9)
-    for trial in range(10):
-        for record, shift in ((near, 0.0), (far, 10.0)):
+    opening = weights.load_networks().opening
+    assert opening is not None
+    chances = []
+    for record, shift in ((near, 0.0), (far, 10.0)):
+        for trial in range(10):
             record.open(trial, {})
-            record.look(trial, shift + 0.1 * trial, shift + 0.1 * trial)
-    assert near.estimate_at_once(-0.01) == pytest.approx(1 / 11, rel=0.2)
-    assert far.estimate_at_once(-0.01) < 1e-6
+            record.note_best(1, shift + 0.1 * trial)
+            record.look(trial, Look(shift + 0.1 * trial, shift + 0.1 * trial, 1))
+        inputs = record.make_opening_inputs(-0.01)[None]
+        chances.append(float(opening.compute_chances(inputs, np.zeros((1, 1, 1)))[0, 0]))
+    assert 0.02 < chances[0] < 0.3  # one in eleven or so
+    assert chances[1] < 0.01
 
 
 def test_the_nearest_configs_are_found_by_scaled_distance() -> None:
@@ -137,9 +146,61 @@ def test_the_nearest_configs_are_found_by_scaled_distance() -> None:
     known.add(1, {"lr": 1e-1, "kind": "a"})
     known.add(2, {"lr": 9e-2, "kind": "a"})
     known.add(3, {"lr": 1e-1, "kind": "b", "more": 1})
-    assert [other for _, other in known.nearest[2]] == [1, 0, 3]
-    assert known.nearest[2][0][0] < 0.05
-    assert known.nearest[1][0][1] == 2
+    others, distances = known.find(np.array([2, 1]))
+    assert others[0, :3].tolist() == [1, 0, 3]
+    assert distances[0, 0] < 0.05
+    assert others[1, 0] == 2
+
+
+def test_epochs_that_several_trials_share_cost_each_a_part() -> None:
+    stages = SharedStages()
+    assert set(stages.move(0, origin=7, until=3)) == {0}
+    assert set(stages.move(1, origin=7, until=3)) == {0, 1}
+    assert set(stages.move(2, origin=8, until=3)) == {2}
+    assert set(stages.move(1, origin=9, until=4)) == {1}
+    assert set(stages.drop(0)) == set()
+    record = StudyRecord(9)
+    for trial in range(2):
+        record.open(trial, {})
+        record.look(trial, Look(1.0, 1.0, 1))
+        record.pace[trial] = 1.0
+    alone = record.compute_seconds([0], [0])
+    record.share([0, 1])
+    shared = record.compute_seconds([0], [0])
+    # The look after epoch 1 is at epoch 2; later epochs are not shared as far as is known.
+    assert_allclose(alone - shared, 0.5)
+
+
+# The ranking
+
+
+def test_chances_that_do_not_come_true_make_a_pause_less_likely() -> None:
+    guard = Guard()
+    assert guard.trust == 1.0
+    for trial in range(9):
+        guard.state(trial, target=0.5, chance=1.0)
+        guard.score(trial, best=0.6)
+    assert guard.trust == pytest.approx(0.1)
+    for trial in range(9):
+        guard.state(trial, target=0.5, chance=0.0)
+        guard.score(trial, best=0.6)
+    assert guard.trust == pytest.approx(0.1)  # a chance of 0 expects nothing
+
+
+def test_a_trial_worse_than_a_hopeless_one_at_its_look_is_not_computed() -> None:
+    record = StudyRecord(9)
+    loaded = weights.load_networks()
+    ranking = Ranking(record, loaded.usable, RankingSettings())
+    for trial in range(100):
+        record.open(trial, {})
+        ranking.open(trial)
+        record.look(trial, Look(1.0 + trial, 1.0 + trial, 1))
+    assert ranking.screen(99, 100.0) is None  # nothing is known to be hopeless
+    ranking.note_index(50, 51.0, own=0.1, other=1.0)
+    assert ranking.screen(99, 100.0) == 0.1
+    assert ranking.screen(20, 21.0) is None  # better than the hopeless one
+    ranking.note_index(80, 81.0, own=0.9, other=1.0)
+    assert ranking.screen(99, 100.0) is None  # a worse one was hopeful
 
 
 # Studies
@@ -245,7 +306,7 @@ def test_a_wide_study_gives_several_slots_to_a_trial_that_is_sure_to_win() -> No
 # Without its model
 
 
-def damage(monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]) -> None:
+def damage(monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int | str]) -> None:
     """Make some of the networks useless: with NaN, and cut."""
     with weights.find_file().open("rb") as file:
         arrays = dict(np.load(file, allow_pickle=False))
@@ -258,10 +319,15 @@ def damage(monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]) -> None:
 
 @pytest.mark.parametrize(
     ("numbers", "says"),
-    [([1], "1 of its 3 networks damaged"), ([0, 1, 2], "all of its networks are damaged")],
+    [
+        ([1], "1 of its 3 networks is damaged"),
+        ([0, 1], "2 of its 3 networks are damaged"),
+        ([0, 1, 2], "all of its networks are damaged"),
+        (["opening"], "its network for new trials is damaged"),
+    ],
 )
 def test_damaged_networks_are_left_out_and_the_reason_says_so(
-    monkeypatch: pytest.MonkeyPatch, numbers: list[int], says: str
+    monkeypatch: pytest.MonkeyPatch, numbers: list[int | str], says: str
 ) -> None:
     damage(monkeypatch, numbers)
     result, steps = simulate(make_table(make_falling_curves(20, 9)), deadline_s=40.0)
@@ -284,8 +350,10 @@ def test_networks_that_are_ten_times_too_hopeful_still_reach_the_target(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = weights.load_networks()
-    hopeful = [each._replace(last_bias=each.last_bias + math.log(10)) for each in found.usable]
-    monkeypatch.setattr(planner, "load_networks", lambda: found._replace(usable=tuple(hopeful)))
+    hopeful = Networks(
+        [each._replace(last_bias=each.last_bias + math.log(10)) for each in found.usable.members]
+    )
+    monkeypatch.setattr(planner, "load_networks", lambda: found._replace(usable=hopeful))
 
     def measure(policy: str, seed: int) -> float:
         options = pl.Simulation(
@@ -300,6 +368,8 @@ def test_networks_that_are_ten_times_too_hopeful_still_reach_the_target(
 def test_a_parameter_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(pl.SpecError, match="new=0 is invalid: must be above 0"):
         pl.policies.Planner(new=0)
+    with pytest.raises(pl.SpecError, match=r"margin=0\.5 is invalid: must be from 1 to 100"):
+        pl.policies.Planner(margin=0.5)
 
 
 # The simulator of the training
@@ -312,6 +382,12 @@ def test_the_training_simulates_what_the_policy_does() -> None:
     order = np.random.default_rng(3).permutation(len(trace.runs))
     shuffled = type(trace)(trace.header, [trace.runs[at] for at in order])
     result, _ = simulate(shuffled, slots=4, target=0.72)
-    networks = weights.load_networks().usable
-    fast = FastSimulation(prepare(study, order), networks, RankingSettings(), target=-0.72).run(4)
+    loaded = weights.load_networks()
+    fast = FastSimulation(
+        prepare(study, order),
+        loaded.usable,
+        RankingSettings(),
+        target=-0.72,
+        opening=loaded.opening,
+    ).run(4)
     assert result.time_to_target_s == pytest.approx(fast.time, rel=0.02)

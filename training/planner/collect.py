@@ -14,16 +14,15 @@ from paceline.policies.planner.ranking import RankingSettings
 from training.planner.fast_sim import FastSimulation, OrderedStudy, Study, prepare
 from training.planner.synthetic import draw_study
 from training.planner.traces import read_study
+from training.planner.workloads import load_study
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
-    from paceline.policies.planner.network import Layers
+    from paceline.policies.planner.network import Networks
     from paceline.policies.planner.record import StudyRecord
 
-    Singles = NDArray[np.float32]
+    Halves = NDArray[np.float16]
     Bools = NDArray[np.bool_]
 
 # The most rows that one study gives, and the most trials of one question that are kept.
@@ -36,8 +35,8 @@ SLOTS = (1, 2, 4, 4, 4, 8, 8, 8, 16, 32)
 class Rows(NamedTuple):
     """Inputs of the networks, and whether the loss was reached by each horizon."""
 
-    x: Singles
-    y: Singles
+    x: Halves
+    y: Halves
     label: Bools
     # Whether the horizon is not a repeat of the one before.
     valid: Bools
@@ -47,8 +46,10 @@ class StudyJob(NamedTuple):
     """What a process needs to simulate one study."""
 
     seed: int
-    networks: Sequence[Layers]
+    networks: Networks
     folder: str
+    # The folder of the studies that `training.planner.workloads` has written.
+    trained: str
     # Half of the studies of the first round decide at random.
     is_first_round: bool
 
@@ -128,13 +129,14 @@ class RowCollector:
         if len(trials) > KEPT:
             chosen = self._rng.choice(len(trials), KEPT, replace=False)
             trials, levels = [trials[at] for at in chosen], [levels[at] for at in chosen]
-        x, y = record.make_inputs(trials, levels, goal)
-        horizons = np.array([record.horizons[level] for level in levels])
-        epochs = np.minimum(np.array(record.looks)[horizons], self._study.lengths[trials][:, None])
-        label = self._study.best[np.asarray(trials)[:, None], epochs - 1] <= goal
-        valid = np.ones_like(label)
+        at, level = np.array(trials), np.array(levels)
+        x, y = record.make_inputs(at, level, goal)
+        horizons = record.horizons[level]
+        epochs = np.minimum(np.array(record.looks)[horizons], self._study.lengths[at][:, None])
+        valid = np.ones(epochs.shape, dtype=bool)
         valid[:, 1:] = horizons[:, 1:] > horizons[:, :-1]
-        self._parts.append(Rows(x.astype(np.float32), y.astype(np.float32), label, valid))
+        label = self._study.best[at[:, None], epochs - 1] <= goal
+        self._parts.append(Rows(x.astype(np.float16), y.astype(np.float16), label, valid))
 
     def stack(self) -> Rows | None:
         """Return at most `ROWS` rows."""
@@ -150,7 +152,7 @@ def collect_rows(job: StudyJob) -> tuple[str, Rows] | None:
     """Simulate one study; return its family and its rows, or None if it has none."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(job.seed)
-    study = _choose_study(rng, job.folder)
+    study = choose_study(rng, job)
     total = len(study.lengths)
     count = total if rng.random() < 0.4 else int(rng.integers(max(5, total // 4), total + 1))
     ordered = prepare(study, rng.permutation(total)[: min(count, 250)])
@@ -163,14 +165,15 @@ def collect_rows(job: StudyJob) -> tuple[str, Rows] | None:
     if rng.random() < 0.4:
         target, deadline = None, fifo_s * 10 ** rng.uniform(-1.7, -0.3)
     settings = RankingSettings(
-        new_share=float(np.exp(rng.uniform(math.log(0.3), math.log(1.2)))), hope_weight=1e6
+        new_share=float(np.exp(rng.uniform(math.log(0.3), math.log(1.2)))),
+        margin=float(rng.uniform(1.0, 1.5)),
     )
     behaviour = rng.random()
     at_random = 1.0 if job.is_first_round and behaviour < 0.5 else 0.25 * (behaviour < 0.25)
 
     def explore(goes_on: bool, record: StudyRecord, trial: int, level: int) -> bool:
         if at_random and rng.random() < at_random:
-            rank = record.ranks[trial][level]
+            rank = float(record.rank_at[level, trial])
             return bool(rng.random() < 1 / (1 + math.exp(1.5 * rank + 0.3)))
         return goes_on
 
@@ -181,10 +184,16 @@ def collect_rows(job: StudyJob) -> tuple[str, Rows] | None:
     return None if rows is None else (study.family, rows)
 
 
-def _choose_study(rng: np.random.Generator, folder: str) -> Study:
-    if rng.random() < 0.55:
+def choose_study(rng: np.random.Generator, job: StudyJob) -> Study:
+    """Draw a synthetic, trained or recorded study."""
+    kind = rng.random()
+    if kind < 0.4:
         return draw_study(rng)
-    families = load_traces(folder)
-    studies = families[sorted(families)[rng.integers(len(families))]]
-    study = studies[rng.integers(len(studies))]
+    trained = sorted(Path(job.trained).glob("*.npz")) if kind < 0.65 else []
+    if trained:
+        study = load_study(trained[rng.integers(len(trained))])
+    else:
+        families = load_traces(job.folder)
+        studies = families[sorted(families)[rng.integers(len(families))]]
+        study = studies[rng.integers(len(studies))]
     return vary(study, rng) if rng.random() < 0.75 else study

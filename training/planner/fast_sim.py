@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from paceline.policies.planner.ranking import Ranking, RankingSettings, is_better_paused
+from paceline.policies.planner.looks import Look
+from paceline.policies.planner.ranking import Ranking, RankingSettings
 from paceline.policies.planner.record import StudyRecord
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from paceline.core.values import Config
-    from paceline.policies.planner.network import Layers
+    from paceline.policies.planner.network import Networks
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -53,6 +54,19 @@ class OrderedStudy(NamedTuple):
     setup: Floats
     epochs: int
     configs: Sequence[Config]
+    # By trial and epoch: the epoch of the best loss so far, and the sum of the changes.
+    best_epochs: Ints
+    paths: Floats
+
+    def look(self, trial: int, epoch: int) -> Look:
+        """Return what a trial has reported up to an epoch."""
+        last = float(self.losses[trial, epoch - 1])
+        return Look(
+            float(self.best[trial, epoch - 1]),
+            math.inf if math.isnan(last) else last,
+            int(self.best_epochs[trial, epoch - 1]),
+            float(self.paths[trial, epoch - 1]),
+        )
 
 
 class Outcome(NamedTuple):
@@ -65,7 +79,15 @@ class Outcome(NamedTuple):
 def prepare(study: Study, order: Ints) -> OrderedStudy:
     """Return the study with its trials in this order."""
     losses = study.losses[order]
-    best = np.minimum.accumulate(np.where(np.isnan(losses), np.inf, losses), axis=1)
+    clean = np.where(np.isnan(losses), np.inf, losses)
+    best = np.minimum.accumulate(clean, axis=1)
+    is_new = np.ones(best.shape, dtype=bool)
+    is_new[:, 1:] = best[:, 1:] < best[:, :-1]
+    epochs = np.arange(1, best.shape[1] + 1)
+    changes = np.zeros_like(clean)
+    with np.errstate(invalid="ignore"):
+        changes[:, 1:] = np.abs(np.diff(clean, axis=1))
+    changes[~np.isfinite(changes)] = 0.0
     return OrderedStudy(
         best,
         losses,
@@ -74,6 +96,8 @@ def prepare(study: Study, order: Ints) -> OrderedStudy:
         study.setup[order],
         study.epochs,
         [{} if study.configs is None else study.configs[int(at)] for at in order],
+        np.maximum.accumulate(np.where(is_new, epochs, 0), axis=1),
+        np.cumsum(changes, axis=1),
     )
 
 
@@ -83,17 +107,18 @@ class FastSimulation:
     def __init__(
         self,
         study: OrderedStudy,
-        networks: Sequence[Layers],
+        networks: Networks,
         settings: RankingSettings,
         *,
         target: float | None,
         deadline: float = math.inf,
+        opening: Networks | None = None,
     ) -> None:
         self._study = study
         self._target = target
         self._deadline = deadline
         self._record = StudyRecord(study.epochs)
-        self._ranking = Ranking(self._record, networks, settings)
+        self._ranking = Ranking(self._record, networks, settings, opening)
         self._ranking.set_target(target)
         self._opened = 0
         # (when, trial, look); a look of -1: the target is reached.
@@ -110,7 +135,7 @@ class FastSimulation:
         """Simulate to the target, the deadline or the limit, whichever is first."""
         record = self._record
         if spy is not None:
-            self._ranking.spy = lambda trials, levels, goal: spy(record, trials, levels, goal)
+            self._ranking.spy = lambda *question: spy(record, *question)
         for _ in range(min(slots, len(self._study.lengths))):
             self._open(0.0)
         while self._heap:
@@ -160,16 +185,14 @@ class FastSimulation:
         study, record, ranking = self._study, self._record, self._ranking
         length = int(study.lengths[trial])
         epoch = min(record.looks[level], length)
-        last = float(study.losses[trial, epoch - 1])
-        best = float(study.best[trial, epoch - 1])
-        ranking.note_pace(trial, study.ends[trial, epoch - 1] / epoch)
-        record.note_best(epoch, best)
-        record.look(trial, best, math.inf if math.isnan(last) else last)
+        seen = study.look(trial, epoch)
+        record.pace[trial] = study.ends[trial, epoch - 1] / epoch
+        record.note_best(seen.best_epoch, seen.best)
+        record.look(trial, seen)
+        ranking.guard.score(trial, seen.best)
         if level == 0:
             ranking.note_setup(study.setup[trial])
             ranking.note_first_look(trial)
-        elif level == 1:
-            ranking.note_deepened(trial)
         has_ended = epoch >= length or level == len(record.looks) - 1
         if has_ended:
             record.finish(epoch)
@@ -180,7 +203,7 @@ class FastSimulation:
             own = ranking.rank_running(trial)
             may_open = self._opened < len(study.lengths)
             new = ranking.new_index if may_open else -math.inf
-            goes_on = not is_better_paused(own, max(new, ranking.best_paused[0]))
+            goes_on = not ranking.should_pause(own, max(new, ranking.best_paused[0]))
             if explore is not None:
                 goes_on = explore(goes_on, record, trial, level)
             if goes_on:

@@ -2,7 +2,7 @@
 
 Rounds of simulated studies, each with the networks of the round before; then the final networks,
 and for each family of traces a set that has not seen that family, for the benchmark. All sets are
-trained at once, as one batch of networks.
+trained at once, as one batch of networks. Each set also has a network for new trials.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as fn
 
-from paceline.policies.planner.network import Layers
-from paceline.policies.planner.record import HORIZON_INPUTS, TRIAL_INPUTS
-from paceline.policies.planner.weights import NETWORKS, make_rank_network
+from paceline.policies.planner.network import Layers, Networks
+from paceline.policies.planner.record import TRIAL_INPUTS
+from paceline.policies.planner.weights import NETWORKS, OPENING, make_rank_network
 from training.planner.collect import Rows, StudyJob, collect_rows, load_traces
+from training.planner.openings import collect_openings, train_openings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from multiprocessing.pool import Pool
 
 SYNTHETIC = ("prior", "crossing")
+
 # A family's set of networks; None: the set that has seen all.
 Fold = str | None
 
@@ -41,7 +43,7 @@ class Recipe(NamedTuple):
     dropout: float = 0.1
     decay: float = 0.01
     # The weight of all synthetic studies, where each family of traces has 1.
-    synthetic: float = 14.0
+    synthetic: float = 10.0
     batch: int = 2048
     rate: float = 3e-3
 
@@ -50,10 +52,7 @@ class Table(NamedTuple):
     """All rows on the device, with the family of each and its chance to be drawn."""
 
     names: list[str]
-    x: Tensor
-    y: Tensor
-    label: Tensor
-    valid: Tensor
+    rows: Sequence[Tensor]
     family: Tensor
     chance: Tensor
 
@@ -62,28 +61,30 @@ class Table(NamedTuple):
         at = torch.multinomial(self.chance, batch * 4, replacement=True).view(4, batch)
         return at[torch.randint(4, (networks,), device=at.device)]
 
+    def take(self, name: str, at: Tensor) -> Tensor:
+        """Return a column of some rows."""
+        return self.rows[Rows._fields.index(name)][at].float()
+
 
 def make_table(found: Sequence[tuple[str, Rows]], synthetic: float, device: torch.device) -> Table:
     """Return the rows of all studies as one table."""
     names = sorted({family for family, _ in found})
     family = np.concatenate([np.full(len(rows.x), names.index(name)) for name, rows in found])
     stacked = [np.concatenate(each) for each in zip(*(rows for _, rows in found), strict=True)]
-    x, y, label, valid = (torch.tensor(each, device=device).float() for each in stacked)
     number = torch.tensor(family, device=device)
     counts = torch.bincount(number, minlength=len(names)).float().clamp(min=1)
     weights = [synthetic / len(SYNTHETIC) if name in SYNTHETIC else 1.0 for name in names]
     chance = (torch.tensor(weights, device=device) / counts)[number]
-    return Table(names, x, y, label, valid, number, chance)
+    return Table(names, [torch.tensor(each, device=device) for each in stacked], number, chance)
 
 
 class NetworkBatch:
     """Networks of one shape that are trained side by side, each on its own sample."""
 
-    def __init__(self, count: int, recipe: Recipe, table: Table) -> None:
-        device = table.x.device
-        torch.manual_seed(0)
+    def __init__(self, count: int, recipe: Recipe, mean: Tensor, std: Tensor, bias: float) -> None:
+        device = mean.device
         first, second = recipe.hidden
-        shapes = ((TRIAL_INPUTS + HORIZON_INPUTS, first), (first, second), (second, 1))
+        shapes = ((len(mean), first), (first, second), (second, 1))
         self.weights = [
             (torch.randn(count, a, b, device=device) * math.sqrt(2 / a)).requires_grad_()
             for a, b in shapes
@@ -92,10 +93,9 @@ class NetworkBatch:
             torch.zeros(count, 1, b, device=device, requires_grad=True) for _, b in shapes
         ]
         with torch.no_grad():
-            self.biases[-1].fill_(-3.0)
-        inputs_x, inputs_y = table.x, table.y.flatten(0, 1)
-        self.mean = torch.cat([inputs_x.mean(0), inputs_y.mean(0)])
-        self.std = torch.cat([inputs_x.std(0), inputs_y.std(0)]).clamp(min=1e-3)
+            self.weights[-1].mul_(0.3)
+            self.biases[-1].fill_(bias)
+        self.mean, self.std = mean, std
         self._dropout = recipe.dropout
 
     @property
@@ -105,15 +105,21 @@ class NetworkBatch:
 
     def compute_odds(self, x: Tensor, y: Tensor, *, training: bool) -> Tensor:
         """Return log odds as (networks, rows, horizons) of rows for each network."""
-        wide = x[:, :, None, :].expand(-1, -1, y.shape[2], -1)
-        inputs = (torch.cat([wide, y], dim=3) - self.mean) / self.std
-        hidden = inputs.clamp(-6, 6).flatten(1, 2)
-        for weight, bias in zip(self.weights[:2], self.biases[:2], strict=True):
-            hidden = fn.dropout(torch.relu(hidden @ weight + bias), self._dropout, training)
+        own = x.shape[-1]
+        a = (x - self.mean[:own]) / self.std[:own]
+        b = (y - self.mean[own:]) / self.std[own:]
+        first = self.weights[0]
+        hidden = (a @ first[:, :own])[:, :, None] + (b.flatten(1, 2) @ first[:, own:]).unflatten(
+            1, b.shape[1:3]
+        )
+        hidden = torch.relu(hidden + self.biases[0][:, :, None]).flatten(1, 2)
+        hidden = fn.dropout(hidden, self._dropout, training)
+        hidden = torch.relu(hidden @ self.weights[1] + self.biases[1])
+        hidden = fn.dropout(hidden, self._dropout, training)
         odds = hidden @ self.weights[2] + self.biases[2]
         return odds.view(*y.shape[:3])
 
-    def extract(self, at: int, scale: float, shift: float) -> Layers:
+    def extract(self, at: int, scale: float = 1.0, shift: float = 0.0) -> Layers:
         """Return one network, with its log odds corrected by a line."""
         w = [each[at].detach().double().cpu().numpy() for each in self.weights]
         b = [each[at, 0].detach().double().cpu().numpy() for each in self.biases]
@@ -130,40 +136,69 @@ class NetworkBatch:
         )
 
 
+class Fitter:
+    """One optimizer for all networks of a batch; the mean of the last steps is the result."""
+
+    def __init__(self, batch: NetworkBatch, steps: int, recipe: Recipe) -> None:
+        self._batch, self._steps, self._step = batch, steps, 0
+        self._optimizer = torch.optim.AdamW(
+            batch.parameters, lr=recipe.rate, weight_decay=recipe.decay
+        )
+        self._schedule = torch.optim.lr_scheduler.OneCycleLR(self._optimizer, recipe.rate, steps)
+        self._means = [torch.zeros_like(each) for each in batch.parameters]
+
+    def step(self, loss: Tensor) -> None:
+        """Take one step down."""
+        self._optimizer.zero_grad()
+        loss.backward()
+        parameters = self._batch.parameters
+        torch.nn.utils.clip_grad_norm_(parameters, 5.0 * math.sqrt(len(parameters[0])))
+        self._optimizer.step()
+        self._schedule.step()
+        late = self._step - (self._steps - max(1, self._steps // 5)) + 1
+        self._step += 1
+        if late > 0:
+            for mean, each in zip(self._means, parameters, strict=True):
+                mean += (each.detach() - mean) / late
+        if self._step == self._steps:
+            with torch.no_grad():
+                for mean, each in zip(self._means, parameters, strict=True):
+                    each.copy_(mean)
+
+
 def train(table: Table, folds: Sequence[Fold], recipe: Recipe) -> dict[Fold, list[Layers]]:
     """Return the networks of each fold; those of a family do not see it."""
     began = time.perf_counter()
+    torch.manual_seed(0)
     numbers = [table.names.index(fold) if fold in table.names else -1 for fold in folds]
-    held = torch.tensor([n for n in numbers for _ in range(NETWORKS)], device=table.x.device)
-    batch = NetworkBatch(len(held), recipe, table)
-    optimizer = torch.optim.AdamW(batch.parameters, lr=recipe.rate, weight_decay=recipe.decay)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.rate, recipe.steps)
-    means = [torch.zeros_like(each) for each in batch.parameters]
-    for step in range(recipe.steps):
-        at = table.draw(len(held), recipe.batch)
-        odds = batch.compute_odds(table.x[at], table.y[at], training=True)
-        weight = table.valid[at] * (table.family[at] != held[:, None])[:, :, None]
-        losses = fn.binary_cross_entropy_with_logits(odds, table.label[at], reduction="none")
-        loss = ((losses * weight).sum((1, 2)) / weight.sum((1, 2)).clamp(min=1)).sum()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(batch.parameters, 5.0 * math.sqrt(len(held)))
-        optimizer.step()
-        schedule.step()
-        # The mean over the last fifth of the steps is the result.
-        late = step - (recipe.steps - max(1, recipe.steps // 5)) + 1
-        if late > 0:
-            for mean, each in zip(means, batch.parameters, strict=True):
-                mean += (each.detach() - mean) / late
-    with torch.no_grad():
-        for mean, each in zip(means, batch.parameters, strict=True):
-            each.copy_(mean)
-    scale, shift = (1.0, 0.0) if len(folds) == 1 else score_held_out(table, folds, batch)
-    print(f"  {recipe}: {time.perf_counter() - began:.0f} s, line {scale:.3f} {shift:.3f}")
+    batch = train_chances(table, numbers, recipe)
+    line = (1.0, 0.0) if len(folds) == 1 else score_held_out(table, folds, batch)
+    print(f"  {recipe}: {time.perf_counter() - began:.0f} s, line {line[0]:.3f} {line[1]:.3f}")
     return {
-        fold: [batch.extract(n * NETWORKS + k, scale, shift) for k in range(NETWORKS)]
+        fold: [batch.extract(n * NETWORKS + k, *line) for k in range(NETWORKS)]
         for n, fold in enumerate(folds)
     }
+
+
+def train_chances(table: Table, numbers: Sequence[int], recipe: Recipe) -> NetworkBatch:
+    """Return the networks of chances, `NETWORKS` for each fold."""
+    device = table.chance.device
+    held = torch.tensor([n for n in numbers for _ in range(NETWORKS)], device=device)
+    sample = torch.multinomial(table.chance, min(100_000, len(table.chance)), replacement=True)
+    inputs = table.take("x", sample), table.take("y", sample).flatten(0, 1)
+    mean = torch.cat([each.mean(0) for each in inputs])
+    std = torch.cat([each.std(0) for each in inputs]).clamp(min=1e-2)
+    batch = NetworkBatch(len(held), recipe, mean, std, -3.0)
+    fitter = Fitter(batch, recipe.steps, recipe)
+    for _ in range(recipe.steps):
+        at = table.draw(len(held), recipe.batch)
+        odds = batch.compute_odds(table.take("x", at), table.take("y", at), training=True)
+        weight = table.take("valid", at) * (table.family[at] != held[:, None])[:, :, None]
+        losses = fn.binary_cross_entropy_with_logits(
+            odds, table.take("label", at), reduction="none"
+        )
+        fitter.step(((losses * weight).sum((1, 2)) / weight.sum((1, 2)).clamp(min=1)).sum())
+    return batch
 
 
 def score_held_out(table: Table, folds: Sequence[Fold], batch: NetworkBatch) -> tuple[float, float]:
@@ -176,11 +211,12 @@ def score_held_out(table: Table, folds: Sequence[Fold], batch: NetworkBatch) -> 
         own = slice(number * NETWORKS, (number + 1) * NETWORKS)
         with torch.no_grad():
             both = batch.compute_odds(
-                table.x[rows].expand(len(batch.weights[0]), -1, -1),
-                table.y[rows].expand(len(batch.weights[0]), -1, -1, -1),
+                table.take("x", rows).expand(len(batch.weights[0]), -1, -1),
+                table.take("y", rows).expand(len(batch.weights[0]), -1, -1, -1),
                 training=False,
             )
-        label, weight = table.label[rows], table.valid[rows] / table.valid[rows].sum()
+        label, valid = table.take("label", rows), table.take("valid", rows)
+        weight = valid / valid.sum()
         rate = (label * weight).sum().clamp(1e-6, 1 - 1e-6)
         stated = [both[own].mean(0), both[:NETWORKS].mean(0), torch.logit(rate).expand_as(label)]
         losses.append([_measure_loss(each, label, weight).item() for each in stated])
@@ -211,11 +247,12 @@ def _fit_line(odds: Tensor, label: Tensor, weight: Tensor) -> tuple[float, float
     return float(line[0].item()), float(line[1].item())
 
 
-def save(path: Path, networks: Sequence[Layers]) -> None:
-    """Write networks as plain arrays."""
+def save(path: Path, networks: Sequence[Layers], opening: Layers) -> None:
+    """Write the networks of a set, and that for new trials, as plain arrays."""
+    members = {**{str(number): each for number, each in enumerate(networks)}, OPENING: opening}
     arrays = {
         f"{number}_{name}": np.asarray(value, dtype=np.float32)
-        for number, layers in enumerate(networks)
+        for number, layers in members.items()
         for name, value in layers._asdict().items()
     }
     np.savez(path, **arrays)
@@ -238,31 +275,35 @@ def main() -> None:
     """Run all rounds and write the networks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", required=True)
+    parser.add_argument("--trained", required=True, help="studies of training.planner.workloads")
     parser.add_argument("--out", required=True)
     parser.add_argument("--seconds", default="40,50,90,160,160", help="simulated in each round")
     parser.add_argument("--steps", default="1000,1500,3000,3000,5000", help="in each round")
+    parser.add_argument("--openings", type=int, default=6000, help="studies for new trials")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     options = parser.parse_args()
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    networks: Sequence[Layers] = [make_rank_network()]
+    networks = Networks([make_rank_network()])
     families = sorted(load_traces(options.traces))
     seconds = [float(each) for each in options.seconds.split(",")]
     steps = [int(each) for each in options.steps.split(",")]
     found: list[tuple[str, Rows]] = []
     with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
         for number, (time_s, count) in enumerate(zip(seconds, steps, strict=True)):
-            job = StudyJob(number * 10**6, networks, options.traces, number == 0)
+            job = StudyJob(number * 10**6, networks, options.traces, options.trained, number == 0)
             found += collect(pool, time_s, job)
             print(f"round {number}: {len(found)} studies so far", flush=True)
             is_last = number == len(seconds) - 1
             folds: list[Fold] = [None, *families] if is_last else [None]
             recipe = Recipe(steps=count)
             sets = train(make_table(found, recipe.synthetic, device), folds, recipe)
-            networks = sets[None]
-            for fold, each in sets.items():
-                save(out / f"{fold or 'all'}.npz", each)
+            networks = Networks(sets[None])
+        jobs = [job._replace(seed=number) for number in range(options.openings)]
+        moments = [each for each in pool.map(collect_openings, jobs) if each is not None]
+    for fold, each in sets.items():
+        save(out / f"{fold or 'all'}.npz", each, train_openings(moments, fold))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The network: chances of trials to reach a loss by later looks, from the record of the study.
+"""The networks: chances of trials to reach a loss by later looks, from the record of the study.
 
-Three small networks of two hidden layers; their mean in log odds is the chance. Knows its weights
-and nothing of schedules.
+Several small networks of two hidden layers, computed as one; their mean in log odds is the chance.
+Knows its weights and nothing of schedules.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+    Singles = NDArray[np.float32]
 
 # Log odds are rounded to this, so that the last bits of a sum decide nothing.
 _DIGITS = 4
+_MOST = 12.0
 
 
 class Layers(NamedTuple):
@@ -33,19 +35,39 @@ class Layers(NamedTuple):
     last_bias: Floats
 
 
-def compute_log_odds(layers: Layers, x: Floats, y: Floats) -> Floats:
-    """Return the log odds of one network: a row for each trial, a column for each horizon."""
-    first = (x @ layers.trial + layers.bias)[:, None, :] + y @ layers.horizon
-    np.maximum(first, 0.0, out=first)
-    second = first @ layers.second + layers.second_bias
-    np.maximum(second, 0.0, out=second)
-    return second @ layers.last + layers.last_bias
+class Networks:
+    """Networks of one shape side by side."""
 
+    def __init__(self, members: Sequence[Layers]) -> None:
+        self.members = tuple(members)
+        single = np.float32
+        # By network. The mean of the networks is a sum over their last layers.
+        self._trial = np.stack([each.trial for each in members]).astype(single)
+        self._horizon = np.stack([each.horizon for each in members]).astype(single)
+        self._bias = np.stack([each.bias for each in members])[:, None].astype(single)
+        self._second = np.stack([each.second for each in members]).astype(single)
+        self._second_bias = np.stack([each.second_bias for each in members])[:, None].astype(single)
+        last = np.stack([each.last for each in members])[:, :, None] / len(members)
+        self._last = last.astype(single)
+        self._last_bias = float(np.mean([each.last_bias for each in members]))
 
-def compute_chances(networks: Sequence[Layers], x: Floats, y: Floats) -> Floats:
-    """Return the chance by each horizon; it never falls with the horizon."""
-    odds = compute_log_odds(networks[0], x, y)
-    for layers in networks[1:]:
-        odds += compute_log_odds(layers, x, y)
-    odds = np.minimum(np.maximum(odds / len(networks), -12.0), 12.0).round(_DIGITS)
-    return np.maximum.accumulate(1.0 / (1.0 + np.exp(-odds)), axis=1)
+    def compute_log_odds(self, x: Floats, y: Floats) -> Floats:
+        """Return the mean log odds: a row for each trial, a column for each horizon."""
+        rows, columns, width = y.shape
+        trial = x.astype(np.float32) @ self._trial
+        trial += self._bias
+        first = y.reshape(-1, width).astype(np.float32) @ self._horizon
+        first.reshape(len(self.members), rows, columns, -1)[:] += trial[:, :, None]
+        np.maximum(first, 0.0, out=first)
+        second = first @ self._second
+        second += self._second_bias
+        np.maximum(second, 0.0, out=second)
+        sums = (second @ self._last).sum(axis=0).reshape(rows, columns)
+        odds: Floats = sums.astype(np.float64) + self._last_bias
+        return odds
+
+    def compute_chances(self, x: Floats, y: Floats) -> Floats:
+        """Return the chance by each horizon; it never falls with the horizon."""
+        odds = np.minimum(np.maximum(self.compute_log_odds(x, y), -_MOST), _MOST).round(_DIGITS)
+        chances: Floats = np.maximum.accumulate(1.0 / (1.0 + np.exp(-odds)), axis=1)
+        return chances

@@ -20,7 +20,7 @@ more than any other trial would.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.core.base_part import BasePart
 from paceline.core.decisions import Cut, Go, Launch, Open, Pause
@@ -30,13 +30,15 @@ from paceline.core.ports import Pick
 from paceline.core.speedup import SpeedUp
 from paceline.core.text import format_duration, format_metric
 from paceline.core.values import Status
-from paceline.policies.planner.ranking import Ranking, RankingSettings, is_better_paused
+from paceline.policies.planner.looks import Look
+from paceline.policies.planner.ranking import Ranking, RankingSettings
 from paceline.policies.planner.record import StudyRecord
+from paceline.policies.planner.shared_stages import SharedStages
 from paceline.policies.planner.weights import load_networks
 from paceline.policies.target_chances import EpochPace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from paceline.core.decisions import Entry
     from paceline.core.ports import Verdict
@@ -56,6 +58,8 @@ class IndexComparison(NamedTuple):
     paused: float
     paused_trial: TrialId
     new: float
+    # Whether the trial's own index is at most this, and was not computed.
+    is_bound: bool = False
 
     @property
     def other(self) -> float:
@@ -66,82 +70,130 @@ class IndexComparison(NamedTuple):
 class Planner(BasePart):
     """Trains the trial, or opens the one, whose next slot-second is most likely to win."""
 
-    def __init__(self, *, new: float = 1.0, configs: bool = True) -> None:
+    def __init__(self, *, new: float = 0.8, margin: float = 1.3, configs: bool = True) -> None:
         if not 0.0 < new <= 10.0:
             raise SpecError(f"planner: new={new:g} is invalid: must be above 0 and at most 10.")
-        # The share by which a new trial's index counts before the study has shown its own.
-        self._settings = RankingSettings(new_share=new)
+        if not 1.0 <= margin <= 100.0:
+            raise SpecError(f"planner: margin={margin:g} is invalid: must be from 1 to 100.")
+        # The share by which the chances of a new trial count, and how much larger the index of
+        # another use must be to pause a trial.
+        self._settings = RankingSettings(new_share=new, margin=margin)
         # Whether trials with similar configs tell about each other.
         self._configs = configs
         self._networks = load_networks()
-        self._record = StudyRecord(1)
-        self._ranking = Ranking(self._record, self._networks.usable, self._settings)
+        self._begin(1)
         self._pace = EpochPace()
+        # What each live trial has reported.
+        self._seen: dict[TrialId, Look] = {}
         # When each attempt was launched that has not reported yet.
         self._launched: dict[AttemptId, float] = {}
         # The trials that were compared at their last look and have not trained on since.
         self._compared: dict[TrialId, IndexComparison] = {}
 
+    def _begin(self, epochs: int) -> None:
+        loaded = self._networks
+        self._record = StudyRecord(epochs)
+        self._ranking = Ranking(self._record, loaded.usable, self._settings, loaded.opening)
+        # None: no two trials can share epochs.
+        self._shared: SharedStages | None = None
+
     # What happens
 
     def see(self, entry: Entry, study: StudyView) -> None:
         self._pace.see(entry, study)
-        if isinstance(entry, Reported) and entry.attempt in self._launched:
-            launched = self._launched.pop(entry.attempt)
-            self._ranking.note_setup(max(0.0, entry.at - launched - entry.seconds))
+        note = _NOTES.get(type(entry))
+        if note is not None:
+            note(self, entry, study)
         for trial in study.delivered:
             self._take_report(trial, study)
-        if isinstance(entry, Opened):
-            self._set_up(study)
-        elif isinstance(entry, Open):
-            self._record.open(entry.trial, entry.config if self._configs else {})
-            self._ranking.open(entry.trial)
-        elif isinstance(entry, Suggested) and self._configs:
-            self._record.rename(entry.trial, entry.params)
-        elif isinstance(entry, Launch):
-            self._launched[entry.attempt] = study.now
-        elif isinstance(entry, Ended):
-            self._launched.pop(entry.attempt, None)
-        elif isinstance(entry, Pause | Cut):
-            self._compared.pop(entry.trial, None)
-            self._ranking.pause(entry.trial)
-            self._ranking.refresh()
-        elif isinstance(entry, Go):
-            self._compared.pop(entry.trial, None)
-            self._ranking.resume(entry.trial)
         for trial in study.departed:
-            self._compared.pop(trial.id, None)
-            self._record.finish(trial.epoch)
-            self._ranking.end(trial.id)
-            self._pace.drop(trial.id)
-            self._update(study)
+            self._drop(trial, study)
 
-    def _set_up(self, study: StudyView) -> None:
+    def _opened(self, entry: Opened, study: StudyView) -> None:
         spec = study.spec
-        self._record = StudyRecord(spec.epochs)
-        self._ranking = Ranking(self._record, self._networks.usable, self._settings)
+        self._begin(spec.epochs)
+        if spec.share:
+            self._shared = SharedStages()
         target = spec.budget.target
         lowest = -math.inf if spec.range is None else min(spec.sign * end for end in spec.range)
         self._ranking.set_target(None if target is None else spec.sign * target.value, lowest)
 
+    def _reported(self, entry: Reported, study: StudyView) -> None:
+        launched = self._launched.pop(entry.attempt, None)
+        if launched is not None:
+            self._ranking.note_setup(max(0.0, entry.at - launched - entry.seconds))
+
+    def _open(self, entry: Open, study: StudyView) -> None:
+        self._record.open(entry.trial, entry.config if self._configs else {})
+        self._ranking.open(entry.trial)
+
+    def _suggested(self, entry: Suggested, study: StudyView) -> None:
+        if self._configs:
+            self._record.rename(entry.trial, entry.params)
+
+    def _launch(self, entry: Launch, study: StudyView) -> None:
+        self._launched[entry.attempt] = study.now
+
+    def _ended(self, entry: Ended, study: StudyView) -> None:
+        self._launched.pop(entry.attempt, None)
+
+    def _paused(self, entry: Pause | Cut, study: StudyView) -> None:
+        found = self._compared.pop(entry.trial, None)
+        bound = found.own if found is not None and found.is_bound else None
+        self._ranking.pause(entry.trial, bound)
+        self._ranking.refresh()
+
+    def _go(self, entry: Go, study: StudyView) -> None:
+        self._compared.pop(entry.trial, None)
+        self._ranking.resume(entry.trial)
+        self._ranking.refresh()
+
+    def _drop(self, trial: TrialView, study: StudyView) -> None:
+        self._compared.pop(trial.id, None)
+        self._seen.pop(trial.id, None)
+        self._record.finish(trial.epoch)
+        self._ranking.end(trial.id)
+        self._pace.drop(trial.id)
+        if self._shared is not None:
+            self._record.share(self._shared.drop(trial.id))
+        self._update(study)
+
     def _take_report(self, trial: TrialView, study: StudyView) -> None:
         """Note an epoch; at a look, compare the trial with all other uses of its slot."""
         record, ranking = self._record, self._ranking
+        seen = self._seen.get(trial.id)
+        if seen is None:
+            seen = self._seen[trial.id] = Look()
+        seen.add(trial.epoch, trial.loss)
         record.note_best(trial.epoch, trial.loss)
         level = record.level_of.get(trial.epoch)
         if level is None or level != record.level(trial.id) + 1:
             return
-        ranking.note_pace(trial.id, self._pace.get(trial.id))
-        record.look(trial.id, trial.best_loss, trial.loss)
+        record.pace[trial.id] = self._pace.get(trial.id)
+        record.look(trial.id, seen)
+        ranking.guard.score(trial.id, seen.best)
         if level == 0:
             ranking.note_first_look(trial.id)
-        elif level == 1:
-            ranking.note_deepened(trial.id)
+        is_last = trial.epoch >= study.spec.epochs
+        if self._shared is not None and trial.alive and not is_last:
+            until = self._find_next_look(trial.epoch)
+            record.share(self._shared.drop(trial.id))
+            record.share(self._shared.move(trial.id, trial.origin(until), until))
         self._update(study)
-        if trial.alive and trial.epoch < study.spec.epochs:
-            own = ranking.rank_running(trial.id)
-            paused, paused_trial = ranking.best_paused
-            self._compared[trial.id] = IndexComparison(own, paused, paused_trial, ranking.new_index)
+        if trial.alive and not is_last:
+            self._compared[trial.id] = self._compare(trial.id, seen.best)
+
+    def _compare(self, trial: TrialId, best: float) -> IndexComparison:
+        """Return the index of a running trial beside the others."""
+        ranking = self._ranking
+        paused, paused_trial = ranking.best_paused
+        bound = ranking.screen(trial, best)
+        if bound is not None:
+            return IndexComparison(bound, paused, paused_trial, ranking.new_index, is_bound=True)
+        own = ranking.rank_running(trial)
+        found = IndexComparison(own, paused, paused_trial, ranking.new_index)
+        ranking.note_index(trial, best, own, found.other)
+        return found
 
     def _update(self, study: StudyView) -> None:
         left = math.inf if study.deadline_s is None else max(0.0, study.deadline_s - study.now)
@@ -159,7 +211,7 @@ class Planner(BasePart):
             return (Go(trial=trial.id, until=until, why=f"its next look is at epoch {until}"),)
         new = found.new if not study.closed else 0.0
         why = self._explain(found, study)
-        if is_better_paused(found.own, max(found.paused, new)):
+        if self._ranking.should_pause(found.own, max(found.paused, new)):
             return (Pause(trial=trial.id, why=why),)
         width = self._choose_width(found, study)
         return (Go(trial=trial.id, until=until, width=width, why=why),)
@@ -247,6 +299,8 @@ class Planner(BasePart):
 
     def _explain(self, found: IndexComparison, study: StudyView) -> str:
         others = []
+        if found.is_bound:
+            return f"{self._describe(found.own, study)} of slot time or more: worse than others"
         if found.paused > -math.inf:
             others.append(f"trial {found.paused_trial} in {_format_slot_time(found.paused)}")
         if not study.closed:
@@ -265,3 +319,17 @@ class Planner(BasePart):
 def _format_slot_time(index: float) -> str:
     """Return the slot time in which one success is expected at this index."""
     return format_duration(1.0 / index) if index > 0.0 else "no time"
+
+
+# What each kind of entry tells; reports are taken by trial, in `see`.
+_NOTES: dict[type, Callable[[Planner, Any, StudyView], None]] = {
+    Opened: Planner._opened,
+    Reported: Planner._reported,
+    Open: Planner._open,
+    Suggested: Planner._suggested,
+    Launch: Planner._launch,
+    Ended: Planner._ended,
+    Pause: Planner._paused,
+    Cut: Planner._paused,
+    Go: Planner._go,
+}

@@ -19,70 +19,103 @@ from paceline.policies.planner.index import (
     compute_new_index,
     cut_at,
 )
-from paceline.policies.planner.network import Layers, compute_chances
-from paceline.policies.planner.record import HORIZONS
+from paceline.policies.planner.looks import HORIZONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    from paceline.policies.planner.network import Networks
     from paceline.policies.planner.record import StudyRecord
 
     Floats = NDArray[np.float64]
 
-# The number of earlier trials that tell what a new one is worth.
-RECENT = 24
-# The number of trials that tell how well chances at first looks hold.
-DEEPENED = 16
 # Without a target: how far the imagined target is below the best loss, in units of all gain so far.
 _STEPS = (0.002, 0.006, 0.015, 0.03, 0.06, 0.1, 0.16, 0.25, 0.4, 0.7, 1.2)
 # The most paused trials whose index is computed again at once.
-_BATCH = 48
+_BATCH = 256
 # Indexes are computed again when this share more trials were opened.
 _MORE = 0.1
-# A running trial is paused only for one whose index is larger by this factor.
-_MARGIN = 1.1
-
-
-def is_better_paused(own: float, other: float) -> bool:
-    """Say whether a running trial should make way for another use of its slot."""
-    return other > _MARGIN * own
-
-
-def _is_stale(before: tuple[int, int, float], now: tuple[int, int, float]) -> bool:
-    """Say whether the target is another, or notably more trials or less time is there."""
-    if before[1] != now[1] or now[0] > (1 + _MORE) * before[0]:
-        return True
-    return now[2] < 0.97 * before[2] if before[2] < math.inf else now[2] < math.inf
+# Once this many trials are at a look, those that are clearly worse than a hopeless one are not
+# computed, but for one in `_AUDIT`. Hopeless: the best other use of the slot has an index larger by
+# the factor `_HOPELESS`.
+_CROWD, _AUDIT, _HOPELESS = 64, 8, 3.0
 
 
 class RankingSettings(NamedTuple):
     """The numbers behind the ranking."""
 
-    # The share of first chances that is expected to be left after further looks.
-    new_share: float = 1.0
+    # The share of the chances at first looks by which a new trial counts.
+    new_share: float = 0.8
+    # A running trial is paused only for one whose index is larger by this factor.
+    margin: float = 1.3
     # Without a target: the chance with which the imagined target is within reach.
     reach: float = 0.5
-    # The weight of that expectation, in trials.
-    hope_weight: float = 8.0
+    # The number of earlier trials that tell what a new one is worth.
+    recent: int = 64
+
+
+class Guard:
+    """Scores the chances of next looks as they come true, and says how far to trust them.
+
+    Where more successes were expected than came, trials are paused less readily and new ones count
+    less, down to training each trial to its end.
+    """
+
+    def __init__(self) -> None:
+        self.expected = self.seen = 0.0
+        self._stated: dict[int, tuple[float, float]] = {}
+
+    def state(self, trial: int, target: float, chance: float) -> None:
+        """Note the chance that a trial reaches a loss by its next look."""
+        self._stated[trial] = (target, chance)
+
+    def score(self, trial: int, best: float) -> None:
+        """Note what a trial has reached at the look for which a chance was stated."""
+        target, chance = self._stated.pop(trial, (-math.inf, 0.0))
+        self.expected += chance
+        self.seen += chance > 0.0 and best <= target
+
+    @property
+    def trust(self) -> float:
+        """The successes that came for each that was expected, at most 1; one more of both."""
+        return min(1.0, (1.0 + self.seen) / (1.0 + self.expected))
+
+
+class Assessment(NamedTuple):
+    """Chances of trials by horizon, the seconds until then, and the expected cost."""
+
+    chances: Floats
+    seconds: Floats
+    costs: Floats
 
 
 class Ranking:
     """The index of every live trial, and of a new one."""
 
     def __init__(
-        self, record: StudyRecord, networks: Sequence[Layers], settings: RankingSettings
+        self,
+        record: StudyRecord,
+        networks: Networks,
+        settings: RankingSettings,
+        opening: Networks | None = None,
     ) -> None:
         self._record = record
         self._networks = networks
+        self._opening = opening
         self._settings = settings
-        self._pace = np.zeros(64)
+        # By trial: the index if it is paused, else minus infinity; whether that is only a bound.
         self._paused = np.full(64, -math.inf)
-        self._recent: deque[int] = deque(maxlen=RECENT)
-        self._deepened: deque[int] = deque(maxlen=DEEPENED)
-        # The share of first chances that is left after further looks, in this study.
-        self.hope = 1.0
+        self._is_bound = np.zeros(64, dtype=bool)
+        # The largest index of a paused trial, and its number; minus infinity: there is none.
+        self.best_paused = (-math.inf, 0)
+        # By look: the lowest loss that was hopeless, with its index; the highest that was not.
+        self._hopeless: dict[int, tuple[float, float]] = {}
+        self._hopeful: dict[int, float] = {}
+        self._screened = 0
+        self._recent: deque[int] = deque(maxlen=settings.recent)
+        self.guard = Guard()
         self._running: dict[int, None] = {}
         self._setup_total, self._setup_count = 0.0, 0
         # The loss to reach, and its version; the state of the study when indexes were computed.
@@ -95,8 +128,8 @@ class Ranking:
         self._new_stamp: tuple[int, int, float] | None = None
         self._aim_stamp: tuple[float, int, float] | None = None
         self.left = math.inf
-        # The trial, target and look whose chances were computed last, and these.
-        self._latest: tuple[tuple[int, float, int], Floats, Floats] | None = None
+        # The trial, target and look that were assessed last, and the assessment.
+        self._latest: tuple[tuple[int, float, int], Assessment] | None = None
         # For training: called with (trials, levels, target) whenever chances are computed.
         self.spy: Callable[[list[int], list[int], float], None] | None = None
 
@@ -112,14 +145,10 @@ class Ranking:
 
     def open(self, trial: int) -> None:
         """Note a new trial, which runs."""
-        while trial >= len(self._pace):
-            self._pace = np.concatenate([self._pace, np.zeros(len(self._pace))])
+        while trial >= len(self._paused):
             self._paused = np.concatenate([self._paused, np.full(len(self._paused), -math.inf)])
+            self._is_bound = np.concatenate([self._is_bound, np.zeros_like(self._is_bound)])
         self._running[trial] = None
-
-    def note_pace(self, trial: int, seconds: float) -> None:
-        """Note the mean seconds of an epoch of a trial."""
-        self._pace[trial] = seconds
 
     def note_setup(self, seconds: float) -> None:
         """Note the seconds from a launch to the first epoch."""
@@ -135,29 +164,36 @@ class Ranking:
         """Note a trial that has had its first look."""
         self._recent.append(trial)
 
-    def note_deepened(self, trial: int) -> None:
-        """Note a trial that has had further looks."""
-        self._deepened.append(trial)
-
-    def pause(self, trial: int) -> None:
-        """Note that a trial is paused; its index is computed with what a start costs."""
+    def pause(self, trial: int, bound: float | None = None) -> None:
+        """Note that a trial is paused; its index is computed with what a start costs, or bound."""
         self._running.pop(trial, None)
         known = self._latest
-        if known is not None and known[0] == (trial, self.target, self._record.level(trial)):
-            chances, costs = self._weigh(*known[1:], paused=True, spent=0.0)
-            (self._paused[trial],) = compute_indexes(chances, costs)
+        if bound is not None:
+            index = bound
+        elif known is not None and known[0] == (trial, self.target, self._record.level(trial)):
+            (index,) = _index(self._cut(known[1], self.setup), self.setup)
         else:
-            (self._paused[trial],) = self._compute([trial], paused=True)
+            (index,) = self._rank_paused([trial])
+        self._paused[trial] = index
+        self._is_bound[trial] = bound is not None
+        if (-index, trial) < (-self.best_paused[0], self.best_paused[1]):
+            self.best_paused = (float(index), trial)
 
     def resume(self, trial: int) -> None:
         """Note that a trial runs again."""
-        self._paused[trial] = -math.inf
+        self._forget(trial)
         self._running[trial] = None
 
     def end(self, trial: int) -> None:
         """Note that a trial has ended."""
-        self._paused[trial] = -math.inf
+        self._forget(trial)
         self._running.pop(trial, None)
+
+    def _forget(self, trial: int) -> None:
+        self._paused[trial] = -math.inf
+        self._is_bound[trial] = False
+        if self.best_paused[1] == trial:
+            self._find_best_paused()
 
     # What follows
 
@@ -170,16 +206,39 @@ class Ranking:
     def rank_running(self, trial: int) -> float:
         """Return the index of a trial that runs, without a start."""
         level = self._record.level(trial)
-        chances, seconds = self._ask([trial], [level], self.target)
-        self._latest = ((trial, self.target, level), chances, seconds)
-        (index,) = compute_indexes(*self._weigh(chances, seconds, paused=False, spent=0.0))
+        found = self._assess([trial], [level], self.target)
+        self._latest = ((trial, self.target, level), found)
+        (index,) = _index(self._cut(found, 0.0), 0.0)
+        self.guard.state(trial, self.target, float(found.chances[0, 0]))
         return float(index)
 
-    @property
-    def best_paused(self) -> tuple[float, int]:
-        """The largest index of a paused trial, and its number; minus infinity: there is none."""
+    def screen(self, trial: int, best: float) -> float | None:
+        """Return a bound on the index of a trial that is clearly hopeless; None: compute it."""
+        level = self._record.level(trial)
+        known = self._hopeless.get(level)
+        if known is None or best <= known[0] or self._record.count_peers(level) < _CROWD:
+            return None
+        self._screened += 1
+        return None if self._screened % _AUDIT == 0 else known[1]
+
+    def note_index(self, trial: int, best: float, own: float, other: float) -> None:
+        """Note how the index of a trial compares, for trials that are worse at the same look."""
+        level = self._record.level(trial)
+        known = self._hopeless.get(level)
+        if own * _HOPELESS >= other:
+            self._hopeful[level] = max(best, self._hopeful.get(level, -math.inf))
+            if known is not None and known[0] <= best:
+                del self._hopeless[level]
+        elif best > self._hopeful.get(level, -math.inf) and (known is None or best < known[0]):
+            self._hopeless[level] = (best, own)
+
+    def should_pause(self, own: float, other: float) -> bool:
+        """Say whether a running trial should make way for another use of its slot."""
+        return other * self.guard.trust > self._settings.margin * own
+
+    def _find_best_paused(self) -> None:
         best = int(np.argmax(self._paused))
-        return float(self._paused[best]), best
+        self.best_paused = (float(self._paused[best]), best)
 
     @property
     def new_index(self) -> float:
@@ -199,14 +258,25 @@ class Ranking:
         stamp = (self._record.opened, self._version, self.left)
         if _is_stale(self._stamp, stamp):
             self._stamp = stamp
-            paused = np.flatnonzero(self._paused > -math.inf)
-            if len(paused) > _BATCH:
-                paused = paused[np.argsort(-self._paused[paused], kind="stable")[:_BATCH]]
-            if len(paused):
-                self._paused[paused] = self._compute(paused.tolist(), paused=True)
+            self._hopeless.clear()
+            self._hopeful.clear()
+            self._record.refresh_ranks()
+            self._rank_best(_BATCH)
+        while self._is_bound[self.best_paused[1]]:
+            self._rank_best(_CROWD)
         if self._new_stamp is None or _is_stale(self._new_stamp, stamp):
             self._new_index = self._rank_new()
             self._new_stamp = stamp if self._recent else None
+
+    def _rank_best(self, most: int) -> None:
+        """Compute the largest indexes of paused trials again."""
+        paused = np.flatnonzero(self._paused > -math.inf)
+        if len(paused) > most:
+            paused = paused[np.argsort(-self._paused[paused], kind="stable")[:most]]
+        if len(paused):
+            self._paused[paused] = self._rank_paused(paused.tolist())
+            self._is_bound[paused] = False
+            self._find_best_paused()
 
     def _rank_new(self) -> float:
         """Return the index of a new trial, by what recent ones were worth at their first look."""
@@ -214,63 +284,45 @@ class Ranking:
         if not self._recent or self.target == -math.inf:
             return math.inf
         recent = list(self._recent)
-        first_s = self.setup + float(np.maximum(self._pace[recent], 1e-9).mean())
-        chances, costs = self._profile(recent, [0] * len(recent), paused=False, spent=first_s)
-        at_once = record.estimate_at_once(self.target) if first_s <= self.left else 0.0
-        self.hope = self._measure_hope(float(chances[:, -1].mean()))
-        return self.hope * compute_new_index(chances, costs, first_s, at_once)
+        first_s = self.setup + float(np.maximum(record.pace[recent], 1e-9).mean())
+        found = self._cut(self._assess(recent, [0] * len(recent), self.target), first_s)
+        at_once = self._find_opening_chance() if first_s <= self.left else 0.0
+        share = self._settings.new_share * self.guard.trust
+        return compute_new_index(found.chances * share, found.costs, first_s, at_once)
 
-    def _measure_hope(self, usual: float) -> float:
-        """Return which share of the chances at first looks is left after further looks.
+    def _find_opening_chance(self) -> float:
+        """Return the chance that a new trial reaches the target at its first look."""
+        if self._opening is None:
+            return 0.0
+        inputs = self._record.make_opening_inputs(self.target)[None]
+        (chance,) = self._opening.compute_chances(inputs, np.zeros((1, 1, 1)))[0]
+        return float(chance)
 
-        Right chances neither rise nor fall on average as a trial trains on. Where they fall in this
-        study, first looks are too hopeful, and so is the index of a new trial.
-        """
-        settings, trials = self._settings, list(self._deepened)
-        weight = settings.hope_weight * usual
-        before, after = weight, weight * settings.new_share
-        if trials and settings.hope_weight < 1e6:
-            levels = [self._record.level(trial) for trial in trials]
-            first, _ = self._ask(trials, [0] * len(trials), self.target)
-            now, _ = self._ask(trials, levels, self.target)
-            before += float(first[:, -1].sum())
-            after += float(now[:, -1].sum())
-        return min(1.0, after / max(before, 1e-12))
-
-    def _compute(self, trials: list[int], *, paused: bool) -> Floats:
+    def _rank_paused(self, trials: list[int]) -> Floats:
+        """Return the indexes of paused trials, with what a start costs."""
         levels = [self._record.level(trial) for trial in trials]
-        chances, costs = self._profile(trials, levels, paused=paused, spent=0.0)
-        return compute_indexes(chances, costs)
+        found = self._assess(trials, levels, self.target)
+        return _index(self._cut(found, self.setup), self.setup)
 
-    def _profile(
-        self, trials: list[int], levels: list[int], *, paused: bool, spent: float
-    ) -> tuple[Floats, Floats]:
-        """Return chances and costs by horizon of trials at looks."""
-        return self._weigh(*self._ask(trials, levels, self.target), paused=paused, spent=spent)
+    def _cut(self, found: Assessment, spent: float) -> Assessment:
+        """Return what can be reached in the time left, after some seconds."""
+        if self.left == math.inf:
+            return found
+        left = np.full(len(found.chances), max(0.0, self.left - spent))
+        chances, seconds = cut_at(found.chances, found.seconds, left)
+        return Assessment(chances, seconds, compute_costs(chances, seconds))
 
-    def _weigh(
-        self, chances: Floats, seconds: Floats, *, paused: bool, spent: float
-    ) -> tuple[Floats, Floats]:
-        """Return the chances in the time left, and their costs, with a start if paused."""
-        start = self.setup if paused else 0.0
-        if self.left < math.inf:
-            left = np.full(len(chances), max(0.0, self.left - start - spent))
-            chances, seconds = cut_at(chances, seconds, left)
-        return chances, compute_costs(chances, seconds, np.full(len(chances), start))
-
-    def _ask(self, trials: list[int], levels: list[int], target: float) -> tuple[Floats, Floats]:
-        """Return chances by horizon, and the seconds until then."""
+    def _assess(self, trials: Sequence[int], levels: Sequence[int], target: float) -> Assessment:
+        """Return the chances of trials at looks."""
         record = self._record
         if self.spy is not None:
-            self.spy(trials, levels, target)
+            self.spy(list(trials), list(levels), target)
+        seconds = record.compute_seconds(trials, levels)
         if target == -math.inf:  # no trial has reported a number yet
             chances = np.zeros((len(levels), HORIZONS))
         else:
-            chances = compute_chances(self._networks, *record.make_inputs(trials, levels, target))
-        looks, horizons = record.look_array, [record.horizons[level] for level in levels]
-        ahead = looks[horizons] - looks[levels][:, None]
-        paces = np.maximum(self._pace[trials], 1e-9)
-        return chances, ahead * paces[:, None]
+            chances = self._networks.compute_chances(*record.make_inputs(trials, levels, target))
+        return Assessment(chances, seconds, compute_costs(chances, seconds))
 
     def _aim(self) -> None:
         """Set the target to what the best trials can just reach in the time left."""
@@ -304,8 +356,17 @@ class Ranking:
     def _find_chance(self, trials: list[int], target: float) -> float:
         """Return the best chance of these trials to reach a loss in the time left."""
         levels = [self._record.level(trial) for trial in trials]
-        chances, seconds = self._ask(trials, levels, target)
-        if self.left < math.inf:
-            left = np.full(len(trials), max(0.0, self.left))
-            chances, _ = cut_at(chances, seconds, left)
-        return float(chances[:, -1].max())
+        found = self._cut(self._assess(trials, levels, target), 0.0)
+        return float(found.chances[:, -1].max())
+
+
+def _index(found: Assessment, start: float) -> Floats:
+    """Return the indexes of trials that need a start of this many seconds."""
+    return compute_indexes(found.chances, found.costs + start)
+
+
+def _is_stale(before: tuple[int, int, float], now: tuple[int, int, float]) -> bool:
+    """Say whether the target is another, or notably more trials or less time is there."""
+    if before[1] != now[1] or now[0] > (1 + _MORE) * before[0]:
+        return True
+    return now[2] < 0.97 * before[2] if before[2] < math.inf else now[2] < math.inf

@@ -11,22 +11,31 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from paceline.policies.planner.network import Layers
-from paceline.policies.planner.record import HORIZON_INPUTS, TRIAL_INPUTS
+from paceline.policies.planner.network import Layers, Networks
+from paceline.policies.planner.record import (
+    HORIZON_INPUTS,
+    OPENING_INPUTS,
+    RANK_INPUT,
+    TRIAL_INPUTS,
+)
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 # The number of networks whose mean is used.
 NETWORKS = 3
+# The name of the network for new trials in the file.
+OPENING = "opening"
 _FILE = "planner.npz"
 
 
-class Networks(NamedTuple):
+class LoadedNetworks(NamedTuple):
     """The networks that can be used, and what is wrong with the others."""
 
-    usable: tuple[Layers, ...]
+    usable: Networks
     fault: str
+    # The chance that a new trial reaches the loss at its first look; None: counted as 0.
+    opening: Networks | None = None
 
 
 def find_file() -> Traversable:
@@ -35,27 +44,44 @@ def find_file() -> Traversable:
 
 
 @cache
-def load_networks() -> Networks:
+def load_networks() -> LoadedNetworks:
     """Return the networks of the package; without any, a rule by ranks, with the reason."""
     try:
         with find_file().open("rb") as file:
             arrays = dict(np.load(file, allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
         kind = type(error).__name__
-        return Networks((make_rank_network(),), f"its networks cannot be read ({kind})")
+        return LoadedNetworks(
+            Networks([make_rank_network()]), f"its networks cannot be read ({kind})"
+        )
     return check_networks(arrays)
 
 
-def check_networks(arrays: dict[str, np.ndarray]) -> Networks:
+def check_networks(arrays: dict[str, np.ndarray]) -> LoadedNetworks:
     """Return the networks in these arrays that are whole."""
-    usable = [layers for number in range(NETWORKS) if (layers := _take(arrays, number))]
+    names = [str(number) for number in range(NETWORKS)]
+    usable = [
+        layers for name in names if (layers := _take(arrays, name, TRIAL_INPUTS, HORIZON_INPUTS))
+    ]
+    opening = _take(arrays, OPENING, OPENING_INPUTS, 1)
+    faults = []
     if not usable:
-        return Networks((make_rank_network(),), "all of its networks are damaged")
-    damaged = NETWORKS - len(usable)
-    return Networks(tuple(usable), f"{damaged} of its {NETWORKS} networks damaged" * bool(damaged))
+        faults.append("all of its networks are damaged")
+    elif len(usable) < NETWORKS:
+        lost = NETWORKS - len(usable)
+        faults.append(f"{lost} of its {NETWORKS} networks {'is' if lost == 1 else 'are'} damaged")
+    if opening is None:
+        faults.append("its network for new trials is damaged")
+    return LoadedNetworks(
+        Networks(usable or [make_rank_network()]),
+        ", ".join(faults),
+        None if opening is None else Networks([opening]),
+    )
 
 
-def _take(arrays: dict[str, np.ndarray], number: int) -> Layers | None:
+def _take(
+    arrays: dict[str, np.ndarray], number: str, trial_inputs: int, horizon_inputs: int
+) -> Layers | None:
     try:
         found = [arrays[f"{number}_{name}"].astype(np.float64) for name in Layers._fields]
     except (KeyError, ValueError):
@@ -63,8 +89,8 @@ def _take(arrays: dict[str, np.ndarray], number: int) -> Layers | None:
     layers = Layers(*found)
     hidden, second = layers.bias.shape, layers.second_bias.shape
     shapes = (
-        (TRIAL_INPUTS, *hidden),
-        (HORIZON_INPUTS, *hidden),
+        (trial_inputs, *hidden),
+        (horizon_inputs, *hidden),
         hidden,
         (*hidden, *second),
         second,
@@ -79,7 +105,7 @@ def _take(arrays: dict[str, np.ndarray], number: int) -> Layers | None:
 def make_rank_network() -> Layers:
     """Return a network that knows ranks and horizons only: the planner without its networks."""
     trial, horizon = np.zeros((TRIAL_INPUTS, 4)), np.zeros((HORIZON_INPUTS, 4))
-    trial[0] = (-1.0, 1.0, 0.0, 0.0)
+    trial[RANK_INPUT] = (-1.0, 1.0, 0.0, 0.0)
     horizon[0] = (0.0, 0.0, 0.7, 0.0)
     last = np.array([1.0, -1.0, 1.0, 0.0])
     zeros = np.zeros(4)
