@@ -37,6 +37,7 @@ from paceline.core.events import (
 from paceline.core.forecast_quantiles import LEVELS, Forecast
 from paceline.core.ports import (
     Allocator,
+    ChoosingPolicy,
     CurveModel,
     Demand,
     Demands,
@@ -64,6 +65,7 @@ __all__ = [
     "BasePart",
     "CapacityChanged",
     "Cause",
+    "ChoosingPolicy",
     "Close",
     "Config",
     "CurveModel",

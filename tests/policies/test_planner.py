@@ -17,6 +17,7 @@ from training.planner.traces import read_study
 import paceline as pl
 from paceline.core.decisions import Go, Open, Pause
 from paceline.policies.planner import planner, weights
+from paceline.policies.planner.candidates import Candidates, CandidateSettings
 from paceline.policies.planner.index import (
     compute_costs,
     compute_indexes,
@@ -150,6 +151,52 @@ def test_the_nearest_configs_are_found_by_scaled_distance() -> None:
     assert others[0, :3].tolist() == [1, 0, 3]
     assert distances[0, 0] < 0.05
     assert others[1, 0] == 2
+
+
+def make_candidates(window: int = 64) -> tuple[StudyRecord, Ranking, Candidates]:
+    record = StudyRecord(9)
+    ranking = Ranking(record, weights.load_networks().usable, RankingSettings())
+    settings = CandidateSettings(window=window, doubt=0.0)
+    return record, ranking, Candidates(record, ranking, settings)
+
+
+def test_a_new_trial_gets_the_config_whose_neighbours_are_worth_most() -> None:
+    record, ranking, candidates = make_candidates()
+    for trial in range(20):
+        record.open(trial, {"lr": trial / 20, "kind": "a"})
+        ranking.open(trial)
+        record.look(trial, Look(1.0, 1.0, 1))
+        ranking.indexes[trial] = 1.0 - abs(trial - 15) / 20
+    configs: dict[int, Any] = {
+        3: {"lr": 0.2, "kind": "a"},
+        4: {"lr": 0.74, "kind": "a"},
+        7: {"lr": 0.74, "kind": "b"},
+        8: {"lr": 2.0},
+        9: {},
+    }
+    assert candidates.choose(configs) == 4
+    # Configs that tell nothing leave the order as it is.
+    assert candidates.choose({5: {}, 6: {}}) == 5
+
+
+def test_the_first_new_trials_come_in_order() -> None:
+    record, ranking, candidates = make_candidates()
+    for trial in range(3):
+        record.open(trial, {"lr": 0.1 * trial})
+        ranking.open(trial)
+        record.look(trial, Look(1.0, 1.0, 1))
+    assert candidates.choose({3: {"lr": 0.9}, 4: {"lr": 0.1}}) == 3
+
+
+def test_where_the_config_tells_the_result_fewer_trials_are_started() -> None:
+    rng = np.random.default_rng(0)
+    places = rng.random(200)
+    curves = [[1.0 + abs(at - 0.8) - 0.01 * epoch for epoch in range(9)] for at in places]
+    table = make_table(curves, configs=[{"lr": float(at)} for at in places])
+    target = float(np.sort([curve[-1] for curve in curves])[2])
+    chosen, _ = simulate(table, target=target)
+    in_order, _ = simulate(table, target=target, policy="planner:window=1")
+    assert chosen.trials_started < in_order.trials_started / 2
 
 
 def test_epochs_that_several_trials_share_cost_each_a_part() -> None:
@@ -368,6 +415,8 @@ def test_networks_that_are_ten_times_too_hopeful_still_reach_the_target(
 def test_a_parameter_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(pl.SpecError, match="new=0 is invalid: must be above 0"):
         pl.policies.Planner(new=0)
+    with pytest.raises(pl.SpecError, match="window=0 is invalid: must be at least 1"):
+        pl.policies.Planner(window=0)
     with pytest.raises(pl.SpecError, match=r"margin=0\.5 is invalid: must be from 1 to 100"):
         pl.policies.Planner(margin=0.5)
 
@@ -375,11 +424,12 @@ def test_a_parameter_that_makes_no_sense_is_refused() -> None:
 # The simulator of the training
 
 
-def test_the_training_simulates_what_the_policy_does() -> None:
+@pytest.mark.parametrize("seed", [4, 5, 6, 7])
+def test_the_training_simulates_what_the_policy_does(seed: int) -> None:
     path = ROOT / "src" / "paceline" / "data" / "cifar10_cnn14.jsonl.gz"
     study = read_study(path)
     trace = pl.read_trace(path)
-    order = np.random.default_rng(3).permutation(len(trace.runs))
+    order = np.random.default_rng(seed).permutation(len(trace.runs))
     shuffled = type(trace)(trace.header, [trace.runs[at] for at in order])
     result, _ = simulate(shuffled, slots=4, target=0.72)
     loaded = weights.load_networks()

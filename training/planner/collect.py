@@ -17,6 +17,8 @@ from training.planner.traces import read_study
 from training.planner.workloads import load_study
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from paceline.policies.planner.network import Networks
@@ -121,6 +123,8 @@ class RowCollector:
         self._rng = rng
         self._keep = rng.uniform(0.1, 0.6)
         self._parts: list[Rows] = []
+        # By trial, the run of the study.
+        self.runs: Sequence[int] = ()
 
     def take(self, record: StudyRecord, trials: list[int], levels: list[int], goal: float) -> None:
         """Keep a question, or not."""
@@ -129,8 +133,9 @@ class RowCollector:
         if len(trials) > KEPT:
             chosen = self._rng.choice(len(trials), KEPT, replace=False)
             trials, levels = [trials[at] for at in chosen], [levels[at] for at in chosen]
-        at, level = np.array(trials), np.array(levels)
-        x, y = record.make_inputs(at, level, goal)
+        level = np.array(levels)
+        x, y = record.make_inputs(np.array(trials), level, goal)
+        at = np.array([self.runs[trial] for trial in trials])
         horizons = record.horizons[level]
         epochs = np.minimum(np.array(record.looks)[horizons], self._study.lengths[at][:, None])
         valid = np.ones(epochs.shape, dtype=bool)
@@ -179,6 +184,7 @@ def collect_rows(job: StudyJob) -> tuple[str, Rows] | None:
 
     collector = RowCollector(ordered, rng)
     simulation = FastSimulation(ordered, job.networks, settings, target=target, deadline=deadline)
+    collector.runs = simulation.runs
     simulation.run(slots, explore=explore, spy=collector.take, limit=fifo_s)
     rows = collector.stack()
     return None if rows is None else (study.family, rows)

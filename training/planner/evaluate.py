@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paceline.policies.planner.candidates import CandidateSettings
 from paceline.policies.planner.ranking import RankingSettings
 from paceline.policies.planner.weights import LoadedNetworks, check_networks
 from training.planner.fast_sim import FastSimulation, Study, prepare
@@ -36,6 +37,7 @@ class RowJob(NamedTuple):
     traces: str
     networks: str
     settings: RankingSettings
+    candidates: CandidateSettings
 
 
 @cache
@@ -64,6 +66,7 @@ def simulate(job: RowJob) -> tuple[RowJob, float, float]:
         target=job.target,
         deadline=job.deadline,
         opening=networks.opening,
+        candidates=job.candidates,
     ).run(job.slots)
     return job, outcome.time, outcome.best
 
@@ -124,6 +127,14 @@ def print_scores(rows: list[dict[str, Any]], found: dict[tuple[Any, ...], list[f
             print(" ".join(f"{each:.3f}" for each in regrets))
 
 
+def _replace(settings: Any, given: dict[str, str]) -> Any:  # noqa: ANN401
+    """Return settings with those that were given, which are removed from there."""
+    found = {name: given.pop(name) for name in settings._fields if name in given}
+    return settings._replace(
+        **{name: type(getattr(settings, name))(value) for name, value in found.items()}
+    )
+
+
 def main() -> None:
     """Simulate all rows and print their scores."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -137,16 +148,18 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     options = parser.parse_args()
     given = dict(each.split("=") for each in options.settings.split(",") if each)
-    settings = RankingSettings(
-        **{name: type(getattr(RankingSettings(), name))(value) for name, value in given.items()}
+    settings, candidates = (
+        _replace(each, given) for each in (RankingSettings(), CandidateSettings())
     )
+    if given:
+        parser.error(f"unknown settings: {', '.join(given)}")
     anchors = Path(options.traces).parent / "anchors.json"
     rows = [
         row
         for row in json.loads(anchors.read_text(encoding="utf-8"))["rows"]
         if row["set"] == options.set and row["slots"] in options.slots
     ]
-    base = RowJob("", 0, 0, None, math.inf, options.traces, options.networks, settings)
+    base = RowJob("", 0, 0, None, math.inf, options.traces, options.networks, settings, candidates)
     found: dict[tuple[Any, ...], list[float]] = {}
     with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
         jobs = list_jobs(rows, options.orders, base, regret=options.regret)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from paceline.policies.planner.candidates import Candidates, CandidateSettings
 from paceline.policies.planner.looks import Look
 from paceline.policies.planner.ranking import Ranking, RankingSettings
 from paceline.policies.planner.record import StudyRecord
@@ -101,6 +102,9 @@ def prepare(study: Study, order: Ints) -> OrderedStudy:
     )
 
 
+_CANDIDATES = CandidateSettings()
+
+
 class FastSimulation:
     """One simulated study on some slots, to a target or a deadline."""
 
@@ -113,6 +117,7 @@ class FastSimulation:
         target: float | None,
         deadline: float = math.inf,
         opening: Networks | None = None,
+        candidates: CandidateSettings = _CANDIDATES,
     ) -> None:
         self._study = study
         self._target = target
@@ -120,7 +125,11 @@ class FastSimulation:
         self._record = StudyRecord(study.epochs)
         self._ranking = Ranking(self._record, networks, settings, opening)
         self._ranking.set_target(target)
-        self._opened = 0
+        self._candidates = Candidates(self._record, self._ranking, candidates)
+        self._window = candidates.window
+        # The runs that are not open yet, and by trial the run that it got.
+        self._left = list(range(len(study.lengths)))
+        self.runs: list[int] = []
         # (when, trial, look); a look of -1: the target is reached.
         self._heap: list[tuple[float, int, int]] = []
 
@@ -149,49 +158,53 @@ class FastSimulation:
 
     def _schedule(self, trial: int, level: int, start: float, began: int) -> None:
         """Schedule the next look of a trial that starts at a time, after some epochs."""
-        study = self._study
-        epoch = min(self._record.looks[level], int(study.lengths[trial]))
-        before = study.ends[trial, began - 1] if began else 0.0
+        study, run = self._study, self.runs[trial]
+        epoch = min(self._record.looks[level], int(study.lengths[run]))
+        before = study.ends[run, began - 1] if began else 0.0
         if self._target is not None:
-            hits = np.flatnonzero(study.losses[trial, began:epoch] <= self._target)
+            hits = np.flatnonzero(study.losses[run, began:epoch] <= self._target)
             if len(hits):
                 at = began + int(hits[0])
-                heappush(self._heap, (start + study.ends[trial, at] - before, trial, -1))
+                heappush(self._heap, (start + study.ends[run, at] - before, trial, -1))
                 return
-        heappush(self._heap, (start + study.ends[trial, epoch - 1] - before, trial, level))
+        heappush(self._heap, (start + study.ends[run, epoch - 1] - before, trial, level))
 
     def _open(self, now: float) -> None:
-        trial = self._opened
-        self._opened += 1
-        self._record.open(trial, self._study.configs[trial])
+        study, trial = self._study, len(self.runs)
+        next_ = {run: study.configs[run] for run in self._left[: self._window]}
+        run = self._candidates.choose(next_)
+        self._left.remove(run)
+        self.runs.append(run)
+        self._record.open(trial, study.configs[run])
         self._ranking.open(trial)
-        self._schedule(trial, 0, now + self._study.setup[trial], 0)
+        self._schedule(trial, 0, now + study.setup[run], 0)
 
     def _fill(self, now: float) -> None:
         """Give a free slot to the paused trial or the new one with the larger index."""
         self._ranking.refresh()
         index, trial = self._ranking.best_paused
-        may_open = self._opened < len(self._study.lengths)
+        may_open = bool(self._left)
         new = self._ranking.new_index if may_open else -math.inf
         if index > -math.inf and index >= new:
             self._ranking.resume(trial)
             level = self._record.level(trial) + 1
-            start = now + self._study.setup[trial]
+            start = now + self._study.setup[self.runs[trial]]
             self._schedule(trial, level, start, self._record.looks[level - 1])
         elif may_open:
             self._open(now)
 
     def _look(self, now: float, trial: int, level: int, explore: Explore | None) -> None:
         study, record, ranking = self._study, self._record, self._ranking
-        length = int(study.lengths[trial])
+        run = self.runs[trial]
+        length = int(study.lengths[run])
         epoch = min(record.looks[level], length)
-        seen = study.look(trial, epoch)
-        record.pace[trial] = study.ends[trial, epoch - 1] / epoch
+        seen = study.look(run, epoch)
+        record.pace[trial] = study.ends[run, epoch - 1] / epoch
         record.note_best(seen.best_epoch, seen.best)
         record.look(trial, seen)
         ranking.guard.score(trial, seen.best)
         if level == 0:
-            ranking.note_setup(study.setup[trial])
+            ranking.note_setup(study.setup[run])
             ranking.note_first_look(trial)
         has_ended = epoch >= length or level == len(record.looks) - 1
         if has_ended:
@@ -201,7 +214,7 @@ class FastSimulation:
         ranking.refresh()
         if not has_ended:
             own = ranking.rank_running(trial)
-            may_open = self._opened < len(study.lengths)
+            may_open = bool(self._left)
             new = ranking.new_index if may_open else -math.inf
             goes_on = not ranking.should_pause(own, max(new, ranking.best_paused[0]))
             if explore is not None:

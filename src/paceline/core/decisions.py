@@ -42,6 +42,8 @@ class Open(Decision, frozen=True, kw_only=True):
     needs: tuple[StageWidth, ...] = ()
     # The policy's class of the trial, such as `promising`; empty if the policy has no classes.
     label: str = ""
+    # The number of its config's proposal; None: the first that no trial has taken.
+    number: int | None = None
 
 
 class Go(Decision, frozen=True, kw_only=True):

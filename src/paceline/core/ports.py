@@ -102,11 +102,24 @@ class Policy(Protocol):
         ...
 
 
+class ChoosingPolicy(Policy, Protocol):
+    """A policy that chooses which config a new trial gets, if the generator has `fixed`."""
+
+    # Among how many of the generator's next configs.
+    window: int
+
+    def choose(self, configs: Mapping[int, Config], study: StudyView) -> int:
+        """Return the number of one of these configs."""
+        ...
+
+
 class Generator(Protocol):
     """Proposes configs.
 
     A generator that ends may define `count_left(number, study)` too, which returns how many configs
-    it can still propose, from this number on; None: it has no end.
+    it can still propose, from this number on; None: it has no end. One whose configs depend on
+    their numbers alone may have `fixed`: from this number on, their order is free, and the policy
+    may choose among the next ones; None: it is not.
     """
 
     @property

@@ -59,6 +59,9 @@ class Grid(BasePart):
         self._under: dict[tuple[str, int] | None, list[str]] = {None: []}
         for dimension in sorted(dimensions, key=lambda each: find_start_epoch(each, space)):
             self._under.setdefault(dimension.under, []).append(dimension.name)
+        # The policy may choose among those after the first, unless prefixes are shared.
+        shares = any(find_start_epoch(each, space) for each in dimensions)
+        self.fixed = None if shares else len(self._first)
         self._branching = {under[0] for under in self._under if under is not None}
 
     def propose(self, number: int, study: StudyView) -> Config | None:

@@ -16,6 +16,8 @@ class Queued(BasePart):
     """The n-th config is the n-th of the list."""
 
     pure = True
+    # The policy may choose among all configs.
+    fixed = 0
     see = staticmethod(see_nothing)
 
     def __init__(self, *, configs: list[dict[str, Any]]) -> None:

@@ -41,6 +41,8 @@ class Sobol(BasePart):
         self._first = InitialConfigs(self._space, first)
         # The sequence so far: a cache of a pure function, not memory.
         self._points: Sequence[Sequence[float]] = ()
+        # The policy may choose among the configs after those of the user.
+        self.fixed = len(self._first)
 
     def propose(self, number: int, study: StudyView) -> Config | None:
         dimensions = self._space.dimensions

@@ -7,7 +7,7 @@ and the scheduler do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -68,6 +68,18 @@ class Parts(Struct, frozen=True):
         return [generator for _, generator in self.each]
 
 
+class Origin(NamedTuple):
+    """Where the config of a new trial comes from: another trial, or a proposal."""
+
+    source: TrialId | None = None
+    branch: int | None = None
+    # The number of the proposal; None: the next one.
+    number: int | None = None
+
+
+_NEXT = Origin()
+
+
 class Decider:
     """The state of a study and its parts. Every decision passes through here."""
 
@@ -108,23 +120,23 @@ class Decider:
         until: int,
         why: str,
         group: int = 0,
-        fork: tuple[TrialId, int] | None = None,
+        origin: Origin = _NEXT,
         label: str = "",
     ) -> TrialState:
         """Open a trial; fail it at once if it needs more slots than the study has."""
         state = self.state
         number = len(state.trials)
-        source, branch = fork or (None, None)
         self.decide(
             d.Open(
                 trial=number,
                 config=config,
                 until=until,
-                source=source,
-                branch=branch,
+                source=origin.source,
+                branch=origin.branch,
                 group=group,
                 needs=() if self._needs is None else self._needs.list_widths(config, state.spec),
                 label=label,
+                number=origin.number,
                 why=why,
             )
         )
@@ -242,7 +254,7 @@ class Decider:
             min(verdict.until, state.spec.epochs),
             verdict.why,
             source.group,
-            (source.id, verdict.epoch),
+            Origin(source.id, verdict.epoch),
         )
         self.credit(child)
 

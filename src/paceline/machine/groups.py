@@ -14,6 +14,7 @@ from paceline.core import decisions as d
 from paceline.core import events as e
 from paceline.core.values import NO_LOSS, Status
 from paceline.machine.calibration import Calibration
+from paceline.machine.taken_proposals import TakenProposals
 from paceline.machine.timing import SlotTime
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class GroupState:
         self.slot_time = SlotTime()
         self.live = 0
         # Configs taken from the generator; forked trials take none.
-        self.taken = 0
+        self.taken = TakenProposals()
         # Trials opened in a row that needed no training, because all their epochs were known.
         self.idle_opens = 0
         self.closed = False
@@ -211,7 +212,8 @@ class Group(GroupState):
         """Count a trial that was opened."""
         self.trials.ids.append(trial.id)
         self.live += 1
-        self.taken += decision.source is None
+        if decision.source is None:
+            self.taken.add(decision.number)
         self.idle_opens = self.idle_opens + 1 if self._whole.idle_opens else 0
 
     def record_report(self, trial: TrialState) -> None:

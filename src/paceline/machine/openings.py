@@ -27,7 +27,7 @@ def count_new(group: GroupState, policy: Policy, generator: Generator) -> float:
         limits.append(trials - len(group.trials))
     count_left: Callable[[int, GroupState], int | None] | None
     count_left = getattr(generator, "count_left", None)
-    left = None if count_left is None else count_left(group.taken, group)
+    left = None if count_left is None else count_left(len(group.taken), group)
     if left is not None:
         limits.append(left)
     return max(0.0, min(limits))

@@ -15,7 +15,9 @@ from paceline.core.errors import SpecError
 from paceline.core.text import format_count
 from paceline.machine.assignment import plan_stage
 from paceline.machine.checkpoint_gc import may_get_trials
+from paceline.machine.decider import Origin
 from paceline.machine.openings import count_new
+from paceline.machine.proposals import Proposals
 from paceline.machine.requirements import explain_unmet_needs, find_least_width
 from paceline.machine.slot_sharing import find_held_width, find_kept_slot, find_share
 from paceline.plan.settings import canonicalize
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from paceline.core.ports import Demand, Generator, Pick
-    from paceline.core.values import Config, SlotId, TrialId
+    from paceline.core.values import SlotId, TrialId
     from paceline.machine.decider import Decider, Parts
     from paceline.machine.groups import GroupState
     from paceline.machine.state import StudyState
@@ -144,6 +146,7 @@ class Scheduler:
         self._allocator = parts.allocator
         # Whether it chooses by what sharing a slot was measured to cost.
         self._measures: bool = getattr(parts.allocator, "measures_sharing", False)
+        self._proposals = Proposals(parts.each)
 
     def fill(self) -> None:
         """Start the trials that the policy picks; give slots that remain to running trials.
@@ -267,15 +270,21 @@ class Scheduler:
         if until > epochs:
             until = epochs
         if pick.trial is None:
-            config = self._take_config(group)
+            config, number = self._proposals.choose(group, state.pending)
             if config is None:
+                why = "the generator has no more configs"
+                decider.decide(d.Close(group=group.index, why=why))
                 return True  # closed now: ask the policy again
             if until < 1:
                 raise SpecError(
                     f"policy {group.spec.policy} gave a new trial the goal {until}: "
                     "must be at least 1."
                 )
-            trial = decider.open_trial(config, until, pick.why, group.index, label=pick.label)
+            why, origin = pick.why, Origin(number=number)
+            if number is not None:
+                why += f"; of the next configs, number {number} is the most promising"
+            config = canonicalize(config)
+            trial = decider.open_trial(config, until, why, group.index, origin, pick.label)
         else:
             trial = state.trials[pick.trial]
             if trial.alive and until > max(trial.goal, trial.epoch):
@@ -288,16 +297,6 @@ class Scheduler:
         if state.end is not None or trial.id not in state.ready:
             return True
         return self._launch(trial, pick.why)
-
-    def _take_config(self, group: GroupState) -> Config | None:
-        config = self._state.pending.next_offer(group.index)  # removed by the Open that follows
-        if config is None:
-            config = self._parts[group.index][1].propose(group.taken, group)
-        if config is None:
-            why = "the generator has no more configs"
-            self._decider.decide(d.Close(group=group.index, why=why))
-            return None
-        return canonicalize(config)
 
     def _launch(self, trial: TrialState, why: str) -> bool:
         state = self._state

@@ -430,7 +430,7 @@ class StudyState(GroupState):
         self.live += 1
         self.relaunches.record_decision()
         if decision.source is None:
-            self.taken += 1
+            self.taken.add(None if self.together else decision.number)  # each study has its own
             self.pending.take_offer(decision.group)
         self.assignment.request(trial, decision.branch or 0)
         idle = trial.attempt is None and trial.id not in self.assignment.ready

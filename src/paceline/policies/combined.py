@@ -7,16 +7,17 @@ that stop a trial, ask for a forecast, close or end the study count. Written
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from paceline.core.decisions import AskForecast, Close, End, Stop, WakeAt
 from paceline.core.ports import train_to_the_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from paceline.core.decisions import Entry
-    from paceline.core.ports import Pick, Policy, Verdict
+    from paceline.core.ports import ChoosingPolicy, Pick, Policy, Verdict
+    from paceline.core.values import Config
     from paceline.core.views import StudyView, TrialView
 
 # Verdicts that count from any of the policies.
@@ -28,6 +29,8 @@ class AnyOf:
 
     def __init__(self, policies: Sequence[Policy]) -> None:
         self._first, *self._others = policies
+        # Among how many configs the first policy chooses.
+        self.window: int = getattr(self._first, "window", 1)
 
     def see(self, entry: Entry, study: StudyView) -> None:
         self._first.see(entry, study)
@@ -54,6 +57,10 @@ class AnyOf:
 
     def next(self, study: StudyView) -> Pick | None:
         return self._first.next(study)
+
+    def choose(self, configs: Mapping[int, Config], study: StudyView) -> int:
+        """Return the number of the config that the first policy chooses."""
+        return cast("ChoosingPolicy", self._first).choose(configs, study)
 
     def count_waiting(self, study: StudyView, new: float) -> float:
         """Return how many more trials the first policy would start if slots were free."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -35,11 +35,12 @@ from paceline.testing.simulations import (
 from paceline.testing.snapshots import dump_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
     from paceline.core.decisions import Entry
-    from paceline.core.ports import Pick, Policy, Verdict
+    from paceline.core.ports import ChoosingPolicy, Pick, Policy, Verdict
+    from paceline.core.values import Config
     from paceline.core.views import StudyView, TrialView
     from paceline.engines.sim.traces import Trace
 
@@ -266,6 +267,7 @@ class CheckedPolicy:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self.window: int = getattr(policy, "window", 1)
         self.memory_changes: list[str] = []
         self.idle_picks: list[str] = []
 
@@ -280,6 +282,14 @@ class CheckedPolicy:
         if pick is not None and not _is_useful(pick, study):
             self.idle_picks.append(f"{pick} can start no trial at {study.now:g} s")
         return pick
+
+    def choose(self, configs: Mapping[int, Config], study: StudyView) -> int:
+        policy = cast("ChoosingPolicy", self._policy)
+        chosen = self._check("choose", lambda: policy.choose(configs, study))
+        if chosen not in configs:
+            self._add_problem(f"choose returns {chosen}, which is not in {sorted(configs)}")
+            return min(configs)
+        return chosen
 
     def admit(self, study: StudyView) -> int | None:
         return self._check("admit", lambda: self._policy.admit(study))
@@ -313,6 +323,7 @@ class LineCountingPolicy:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self.window: int = getattr(policy, "window", 1)
         self.lines = 0
 
     def see(self, entry: Entry, study: StudyView) -> None:
@@ -323,6 +334,10 @@ class LineCountingPolicy:
 
     def next(self, study: StudyView) -> Pick | None:
         return self._count(lambda: self._policy.next(study))
+
+    def choose(self, configs: Mapping[int, Config], study: StudyView) -> int:
+        policy = cast("ChoosingPolicy", self._policy)
+        return self._count(lambda: policy.choose(configs, study))
 
     def admit(self, study: StudyView) -> int | None:
         return self._count(lambda: self._policy.admit(study))

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from paceline.core.values import Value
+    from paceline.core.values import Config, Value
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -32,6 +32,8 @@ _MORE = 0.1
 _WIDE = 20.0
 # Stands for a missing value: as far from any other one as can be.
 _MISSING = -9.0
+# The code of a value that no trial has.
+_UNKNOWN = -5.0
 
 
 class Neighbours:
@@ -73,6 +75,7 @@ class Neighbours:
         self._trials[at] = trial
         self._row_of[trial] = at
         self._count += 1
+        self._scale()
 
     def replace(self, trial: int, config: Mapping[str, Value]) -> None:
         """Give a trial another config; trials that were compared with the old one keep that."""
@@ -80,12 +83,39 @@ class Neighbours:
         self._rows[at] = self._encode(config)
         self._settled = min(self._settled, at)
         self._known[trial] = 0.0
+        self._scale()
+
+    def compare(self, configs: Mapping[int, Config], most: int) -> tuple[Ints, Floats]:
+        """Return the latest trials, and the mean squared distance of each config to each of them.
+
+        Hyperparameters that are the same for all do not count.
+        """
+        latest = slice(max(0, self._count - most), self._count)
+        own = self._transform(self._look_up(list(configs.values())))
+        others = self._scaled[latest]
+        varies = (others != others[:1]).any(axis=0) | (own != others[:1]).any(axis=0)
+        squares = np.minimum((own[:, None, varies] - others[:, varies]) ** 2, 1.0)
+        return self._trials[latest], squares.sum(axis=2) / max(1, int(varies.sum()))
+
+    def _look_up(self, configs: Sequence[Config]) -> Floats:
+        """Return configs as rows of numbers, without noting anything new about them."""
+        rows = [
+            [self._find_code(column, config.get(name)) for config in configs]
+            for name, column in self._columns.items()
+        ]
+        return np.array(rows).reshape(len(rows), len(configs)).T
+
+    def _find_code(self, column: int, value: Value | None) -> float:
+        if value is None:
+            return math.nan
+        if self._is_number[column]:
+            return float(value) if _is_number(value) else math.nan
+        return self._codes.get(_make_key(column, value), _UNKNOWN)
 
     def find(self, trials: Ints) -> tuple[Ints, Floats]:
         """Return the neighbours of trials, the nearest first, and their distances."""
         stale = trials[self._count > (1 + _MORE) * self._known[trials]]
         if len(stale) and self._columns:
-            self._scale()
             self._find_anew(stale)
         return self._others[trials], self._distances[trials]
 
@@ -145,7 +175,7 @@ class Neighbours:
                 row[column] = float(value)
             else:
                 # Not a number among numbers: as far away as any other such value.
-                key = (column, json.dumps(value, sort_keys=True, default=str))
+                key = _make_key(column, value)
                 row[column] = self._codes.setdefault(key, float(len(self._codes)))
                 if self._is_number[column]:
                     self._is_number[column] = False
@@ -160,6 +190,10 @@ class Neighbours:
         missing = np.full((len(self._rows), 1), math.nan)
         self._rows = np.append(self._rows, missing, axis=1)
         self._scaled = np.append(self._scaled, np.full_like(missing, _MISSING), axis=1)
+
+
+def _make_key(column: int, value: Value) -> tuple[int, str]:
+    return column, json.dumps(value, sort_keys=True, default=str)
 
 
 def _is_number(value: object) -> bool:

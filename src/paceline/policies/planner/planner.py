@@ -30,6 +30,7 @@ from paceline.core.ports import Pick
 from paceline.core.speedup import SpeedUp
 from paceline.core.text import format_duration, format_metric
 from paceline.core.values import Status
+from paceline.policies.planner.candidates import Candidates, CandidateSettings
 from paceline.policies.planner.looks import Look
 from paceline.policies.planner.ranking import Ranking, RankingSettings
 from paceline.policies.planner.record import StudyRecord
@@ -38,11 +39,11 @@ from paceline.policies.planner.weights import load_networks
 from paceline.policies.target_chances import EpochPace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from paceline.core.decisions import Entry
     from paceline.core.ports import Verdict
-    from paceline.core.values import AttemptId, TrialId
+    from paceline.core.values import AttemptId, Config, TrialId
     from paceline.core.views import StudyView, TrialView
 
 # What is assumed of wide trials: that 94 % of the work is done in parallel.
@@ -70,18 +71,24 @@ class IndexComparison(NamedTuple):
 class Planner(BasePart):
     """Trains the trial, or opens the one, whose next slot-second is most likely to win."""
 
-    def __init__(self, *, new: float = 0.8, margin: float = 1.3, configs: bool = True) -> None:
+    def __init__(
+        self, *, new: float = 0.8, margin: float = 1.3, configs: bool = True, window: int = 64
+    ) -> None:
         if not 0.0 < new <= 10.0:
             raise SpecError(f"planner: new={new:g} is invalid: must be above 0 and at most 10.")
         if not 1.0 <= margin <= 100.0:
             raise SpecError(f"planner: margin={margin:g} is invalid: must be from 1 to 100.")
+        if window < 1:
+            raise SpecError(f"planner: window={window} is invalid: must be at least 1.")
         # The share by which the chances of a new trial count, and how much larger the index of
         # another use must be to pause a trial.
         self._settings = RankingSettings(new_share=new, margin=margin)
         # Whether trials with similar configs tell about each other.
         self._configs = configs
+        # Among how many of the generator's next configs a new trial is chosen.
+        self.window = window if configs else 1
         self._networks = load_networks()
-        self._begin(1)
+        self._begin(1, 0)
         self._pace = EpochPace()
         # What each live trial has reported.
         self._seen: dict[TrialId, Look] = {}
@@ -90,10 +97,11 @@ class Planner(BasePart):
         # The trials that were compared at their last look and have not trained on since.
         self._compared: dict[TrialId, IndexComparison] = {}
 
-    def _begin(self, epochs: int) -> None:
+    def _begin(self, epochs: int, seed: int) -> None:
         loaded = self._networks
         self._record = StudyRecord(epochs)
         self._ranking = Ranking(self._record, loaded.usable, self._settings, loaded.opening)
+        self._candidates = Candidates(self._record, self._ranking, CandidateSettings(), seed)
         # None: no two trials can share epochs.
         self._shared: SharedStages | None = None
 
@@ -111,7 +119,7 @@ class Planner(BasePart):
 
     def _opened(self, entry: Opened, study: StudyView) -> None:
         spec = study.spec
-        self._begin(spec.epochs)
+        self._begin(spec.epochs, spec.seed)
         if spec.share:
             self._shared = SharedStages()
         target = spec.budget.target
@@ -245,6 +253,10 @@ class Planner(BasePart):
         why = f"{self._describe(index, study)} of slot time; {others}"
         found = IndexComparison(index, 0.0, -1, 0.0 if study.closed else ranking.new_index)
         return Pick(trial, until, why, width=self._choose_width(found, study))
+
+    def choose(self, configs: Mapping[int, Config], study: StudyView) -> int:
+        """Return the number of the config that a new trial gets."""
+        return self._candidates.choose(configs)
 
     def admit(self, study: StudyView) -> int | None:
         return None

@@ -108,6 +108,8 @@ class Ranking:
         # By trial: the index if it is paused, else minus infinity; whether that is only a bound.
         self._paused = np.full(64, -math.inf)
         self._is_bound = np.zeros(64, dtype=bool)
+        # By trial: the index that was computed last.
+        self.indexes = np.zeros(64)
         # The largest index of a paused trial, and its number; minus infinity: there is none.
         self.best_paused = (-math.inf, 0)
         # By look: the lowest loss that was hopeless, with its index; the highest that was not.
@@ -148,6 +150,7 @@ class Ranking:
         while trial >= len(self._paused):
             self._paused = np.concatenate([self._paused, np.full(len(self._paused), -math.inf)])
             self._is_bound = np.concatenate([self._is_bound, np.zeros_like(self._is_bound)])
+            self.indexes = np.concatenate([self.indexes, np.zeros_like(self.indexes)])
         self._running[trial] = None
 
     def note_setup(self, seconds: float) -> None:
@@ -174,7 +177,7 @@ class Ranking:
             (index,) = _index(self._cut(known[1], self.setup), self.setup)
         else:
             (index,) = self._rank_paused([trial])
-        self._paused[trial] = index
+        self._paused[trial] = self.indexes[trial] = index
         self._is_bound[trial] = bound is not None
         if (-index, trial) < (-self.best_paused[0], self.best_paused[1]):
             self.best_paused = (float(index), trial)
@@ -210,6 +213,7 @@ class Ranking:
         self._latest = ((trial, self.target, level), found)
         (index,) = _index(self._cut(found, 0.0), 0.0)
         self.guard.state(trial, self.target, float(found.chances[0, 0]))
+        self.indexes[trial] = index
         return float(index)
 
     def screen(self, trial: int, best: float) -> float | None:
@@ -274,7 +278,7 @@ class Ranking:
         if len(paused) > most:
             paused = paused[np.argsort(-self._paused[paused], kind="stable")[:most]]
         if len(paused):
-            self._paused[paused] = self._rank_paused(paused.tolist())
+            self._paused[paused] = self.indexes[paused] = self._rank_paused(paused.tolist())
             self._is_bound[paused] = False
             self._find_best_paused()
 

@@ -43,7 +43,7 @@ HORIZON_INPUTS = 11
 OPENING_INPUTS = 14
 
 # The quantiles of the normal distribution at (i + 0.5) / 2000.
-_NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 2000) for i in range(2000)])
+NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 2000) for i in range(2000)])
 
 
 def _log(gap: float) -> float:
@@ -111,7 +111,7 @@ class StudyRecord:
         self._moves = np.ones((count, 2))
         # Whether the loss to reach was given, and is not a step beyond the best so far.
         self.is_target_given = False
-        self._neighbours = Neighbours()
+        self.neighbours = Neighbours()
         self.opened = 0
         self._ranked_at = 0
         self._finished, self._finished_epochs = 0, 0.0
@@ -140,7 +140,7 @@ class StudyRecord:
     def open(self, trial: int, config: Mapping[str, Value]) -> None:
         """Note a new trial."""
         self.opened += 1
-        self._neighbours.add(trial, config)
+        self.neighbours.add(trial, config)
         while trial >= len(self.levels):
             self._grow()
 
@@ -155,7 +155,7 @@ class StudyRecord:
 
     def rename(self, trial: int, config: Mapping[str, Value]) -> None:
         """Take the config of a trial that is known only after its start."""
-        self._neighbours.replace(trial, config)
+        self.neighbours.replace(trial, config)
 
     def level(self, trial: int) -> int:
         """Return the last look of a trial; -1 before the first."""
@@ -191,7 +191,7 @@ class StudyRecord:
         count = len(order)
         self._peers[level] = count
         self._trained += self.looks[level] - (self.looks[level - 1] if level else 0)
-        rank = float(_NORMAL[int((at + 0.5) / count * 2000)])
+        rank = float(NORMAL[int((at + 0.5) / count * 2000)])
         self.rank_at[level, trial] = self._rank_now[trial] = rank
         half = int(self._half[level])
         if half < level:
@@ -224,7 +224,7 @@ class StudyRecord:
             if len(trials):
                 place = np.searchsorted(np.array(order), self.best_at[level, trials]) + 0.5
                 shares = (place / len(order) * 2000).astype(np.int64)
-                self._rank_now[trials] = _NORMAL[shares]
+                self._rank_now[trials] = NORMAL[shares]
 
     # What is known
 
@@ -375,7 +375,7 @@ class StudyRecord:
         # A trial that is asked about a look to come is one more there.
         peers = self._peers[levels] + (levels > self.levels[trials])
         shares = np.stack([place / peers, place / max(1, self.opened), gain_place])
-        rank, rank_all, gain_rank = _NORMAL[np.clip(shares * 2000, 0, 1999).astype(np.int64)]
+        rank, rank_all, gain_rank = NORMAL[np.clip(shares * 2000, 0, 1999).astype(np.int64)]
         rank_half = self.rank_at[half, trials]
         moves = self._moves[self._twice[levels]]
         log_epochs = self._log_looks[levels]
@@ -452,7 +452,7 @@ class StudyRecord:
 
     def _sum_up_neighbours(self, trials: Ints, levels: Ints, scale: Scale) -> Floats:
         """Return how trials with similar configs rank, and what an almost equal one has reached."""
-        others, distances = self._neighbours.find(trials)
+        others, distances = self.neighbours.find(trials)
         ends = self.levels[others]
         known = (others >= 0) & (ends >= 0)
         rank = self._rank_now[others]
