@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 # Log odds are rounded to this, so that the last bits of a sum decide nothing.
 _DIGITS = 4
 _MOST = 12.0
+# Trials that are computed at once. A matrix product of this size runs in one thread: more threads
+# cost more than they save, and would take cores from the trials.
+_ROWS = 64
 
 
 class Layers(NamedTuple):
@@ -49,21 +52,25 @@ class Networks:
         self._second_bias = np.stack([each.second_bias for each in members])[:, None].astype(single)
         last = np.stack([each.last for each in members])[:, :, None] / len(members)
         self._last = last.astype(single)
-        self._last_bias = float(np.mean([each.last_bias for each in members]))
+        self._last_bias = np.float32(np.mean([each.last_bias for each in members]))
 
     def compute_log_odds(self, x: Floats, y: Floats) -> Floats:
         """Return the mean log odds: a row for each trial, a column for each horizon."""
-        rows, columns, width = y.shape
-        trial = x.astype(np.float32) @ self._trial
-        trial += self._bias
-        first = y.reshape(-1, width).astype(np.float32) @ self._horizon
-        first.reshape(len(self.members), rows, columns, -1)[:] += trial[:, :, None]
+        odds = np.empty(y.shape[:2])
+        for start in range(0, len(x), _ROWS):
+            rows = slice(start, start + _ROWS)
+            odds[rows] = self._compute_rows(x[rows].astype(np.float32), y[rows].astype(np.float32))
+        return odds
+
+    def _compute_rows(self, x: Singles, y: Singles) -> Singles:
+        # By network, trial, horizon and unit.
+        first = y @ self._horizon[:, None]
+        first += (x @ self._trial + self._bias)[:, :, None]
         np.maximum(first, 0.0, out=first)
-        second = first @ self._second
-        second += self._second_bias
+        second = first @ self._second[:, None]
+        second += self._second_bias[:, None]
         np.maximum(second, 0.0, out=second)
-        sums = (second @ self._last).sum(axis=0).reshape(rows, columns)
-        odds: Floats = sums.astype(np.float64) + self._last_bias
+        odds: Singles = (second @ self._last[:, None]).sum(axis=(0, 3)) + self._last_bias
         return odds
 
     def compute_chances(self, x: Floats, y: Floats) -> Floats:
