@@ -52,7 +52,7 @@ class Chooser(Fifo):
 class Ordered(Queued):
     """A list whose order counts."""
 
-    fixed = None  # type: ignore[assignment]
+    ordered = None  # type: ignore[assignment]
 
 
 def list_runs(study: SimulatedStudy) -> list[int]:
@@ -91,6 +91,28 @@ def test_a_resumed_study_chooses_as_if_it_had_not_stopped(steps: int) -> None:
     assert list_runs(resumed) == list_runs(whole)
 
 
+class Stranger(Chooser):
+    """Returns a number that it was not given."""
+
+    def choose(self, configs: Mapping[int, Config], study: StudyView) -> int:
+        return 99
+
+
+def test_a_choice_that_is_not_on_offer_is_refused_with_what_is() -> None:
+    with pytest.raises(pl.SpecError, match=r"chose config 99: must be one of the 3 .* from 0 to 2"):
+        make_study(TABLE, make_chooser(policy=Stranger())).run()
+
+
+@pytest.mark.parametrize("number", [2, -1, 5_000_000_000])
+def test_a_log_in_which_a_config_is_taken_twice_or_out_of_reach_is_refused(number: int) -> None:
+    taken = TakenProposals()
+    taken.add(2)
+    with pytest.raises(
+        pl.LogError, match=f"config {number} of a trial was taken before or is too far"
+    ):
+        taken.add(number)
+
+
 def test_a_generator_whose_order_counts_is_taken_in_order() -> None:
     configs = [run.config for run in TABLE.runs]
     study = make_study(TABLE, make_chooser(Ordered(configs=configs))).run()
@@ -125,6 +147,6 @@ def test_the_first_of_several_policies_chooses() -> None:
 
 def test_random_draws_that_are_sorted_or_made_while_a_trial_runs_are_taken_in_order() -> None:
     space = {"run": pl.randint(0, 7)}
-    assert (Random(space=space).fixed, Random(space=space, first=[{"run": 1}]).fixed) == (0, 1)
-    assert Random(space=space, order="subtrees").fixed is None
-    assert Random(space=None).fixed is None
+    assert (Random(space=space).ordered, Random(space=space, first=[{"run": 1}]).ordered) == (0, 1)
+    assert Random(space=space, order="subtrees").ordered is None
+    assert Random(space=None).ordered is None

@@ -415,7 +415,7 @@ def test_networks_that_are_ten_times_too_hopeful_still_reach_the_target(
 def test_a_parameter_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(pl.SpecError, match="new=0 is invalid: must be above 0"):
         pl.policies.Planner(new=0)
-    with pytest.raises(pl.SpecError, match="window=0 is invalid: must be at least 1"):
+    with pytest.raises(pl.SpecError, match="window=0 is invalid: must be from 1 to 1000"):
         pl.policies.Planner(window=0)
     with pytest.raises(pl.SpecError, match=r"margin=0\.5 is invalid: must be from 1 to 100"):
         pl.policies.Planner(margin=0.5)

@@ -103,7 +103,7 @@ class Policy(Protocol):
 
 
 class ChoosingPolicy(Policy, Protocol):
-    """A policy that chooses which config a new trial gets, if the generator has `fixed`."""
+    """A policy that chooses which config a new trial gets, if the generator has `ordered`."""
 
     # Among how many of the generator's next configs.
     window: int
@@ -118,7 +118,7 @@ class Generator(Protocol):
 
     A generator that ends may define `count_left(number, study)` too, which returns how many configs
     it can still propose, from this number on; None: it has no end. One whose configs depend on
-    their numbers alone may have `fixed`: from this number on, their order is free, and the policy
+    their numbers alone may have `ordered`: from this number on, their order is free, and the policy
     may choose among the next ones; None: it is not.
     """
 

@@ -61,7 +61,7 @@ class Grid(BasePart):
             self._under.setdefault(dimension.under, []).append(dimension.name)
         # The policy may choose among those after the first, unless prefixes are shared.
         shares = any(find_start_epoch(each, space) for each in dimensions)
-        self.fixed = None if shares else len(self._first)
+        self.ordered = None if shares else len(self._first)
         self._branching = {under[0] for under in self._under if under is not None}
 
     def propose(self, number: int, study: StudyView) -> Config | None:

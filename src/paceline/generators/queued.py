@@ -17,7 +17,7 @@ class Queued(BasePart):
 
     pure = True
     # The policy may choose among all configs.
-    fixed = 0
+    ordered = 0
     see = staticmethod(see_nothing)
 
     def __init__(self, *, configs: list[dict[str, Any]]) -> None:

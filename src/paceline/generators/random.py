@@ -56,7 +56,7 @@ class Random(BasePart):
             )
         # The policy may choose among the draws after the user's configs, unless they are sorted.
         has_order = self._ordered or self._draws is None
-        self.fixed = None if has_order else len(self._given)
+        self.ordered = None if has_order else len(self._given)
         # The order of a block: a cache of a pure function, not memory.
         self._block: tuple[tuple[int, int], list[int]] = ((0, -1), [])
 

@@ -42,7 +42,7 @@ class Sobol(BasePart):
         # The sequence so far: a cache of a pure function, not memory.
         self._points: Sequence[Sequence[float]] = ()
         # The policy may choose among the configs after those of the user.
-        self.fixed = len(self._first)
+        self.ordered = len(self._first)
 
     def propose(self, number: int, study: StudyView) -> Config | None:
         dimensions = self._space.dimensions

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from paceline.core.errors import SpecError
+from paceline.machine.taken_proposals import WIDEST
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -39,13 +42,18 @@ class Proposals:
         first = group.taken.first
         # Both are optional: a policy that does not choose, and a generator whose order counts.
         most: int = getattr(policy, "window", 1)
-        fixed: int | None = getattr(generator, "fixed", None)
-        if most <= 1 or fixed is None or first < fixed:
+        ordered: int | None = getattr(generator, "ordered", None)
+        if most <= 1 or ordered is None or first < ordered:
             return generator.propose(first, group), None
-        configs = self._list_next(group, generator, most)
+        configs = self._list_next(group, generator, min(most, WIDEST))
         if not configs:
             return None, None
         chosen = cast("ChoosingPolicy", policy).choose(configs, group)
+        if chosen not in configs:
+            raise SpecError(
+                f"policy {group.spec.policy} chose config {chosen!r}: must be one of the "
+                f"{len(configs)} that it was given, from {min(configs)} to {max(configs)}."
+            )
         return configs[chosen], None if chosen == first else chosen
 
     def _list_next(self, group: GroupState, generator: Generator, most: int) -> dict[int, Config]:

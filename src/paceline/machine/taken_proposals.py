@@ -9,6 +9,11 @@ from itertools import chain, count, islice
 
 from msgspec import Struct
 
+from paceline.core.errors import LogError
+
+# A policy chooses among this many configs at most.
+WIDEST = 1000
+
 
 class TakenProposals(Struct):
     """How many configs were taken, and which numbers come next."""
@@ -24,6 +29,9 @@ class TakenProposals(Struct):
         """Take a number; None: the first that is free."""
         if number is None:
             number = self.first
+        is_free = number >= self._end or number in self._passed_over
+        if not is_free or number >= self._end + WIDEST:
+            raise LogError(f"config {number} of a trial was taken before or is too far ahead.")
         if number < self._end:
             self._passed_over.remove(number)
         else:

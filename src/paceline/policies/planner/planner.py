@@ -78,8 +78,8 @@ class Planner(BasePart):
             raise SpecError(f"planner: new={new:g} is invalid: must be above 0 and at most 10.")
         if not 1.0 <= margin <= 100.0:
             raise SpecError(f"planner: margin={margin:g} is invalid: must be from 1 to 100.")
-        if window < 1:
-            raise SpecError(f"planner: window={window} is invalid: must be at least 1.")
+        if not 1 <= window <= 1000:
+            raise SpecError(f"planner: window={window} is invalid: must be from 1 to 1000.")
         # The share by which the chances of a new trial count, and how much larger the index of
         # another use must be to pause a trial.
         self._settings = RankingSettings(new_share=new, margin=margin)
