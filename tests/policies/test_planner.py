@@ -153,10 +153,10 @@ def test_the_nearest_configs_are_found_by_scaled_distance() -> None:
     assert others[1, 0] == 2
 
 
-def make_candidates(window: int = 64) -> tuple[StudyRecord, Ranking, Candidates]:
+def make_candidates() -> tuple[StudyRecord, Ranking, Candidates]:
     record = StudyRecord(9)
     ranking = Ranking(record, weights.load_networks().usable, RankingSettings())
-    settings = CandidateSettings(window=window, doubt=0.0)
+    settings = CandidateSettings(doubt=0.0)
     return record, ranking, Candidates(record, ranking, settings)
 
 

@@ -102,6 +102,10 @@ class Policy(Protocol):
         ...
 
 
+# A policy chooses among this many configs at most.
+WIDEST_WINDOW = 1000
+
+
 class ChoosingPolicy(Policy, Protocol):
     """A policy that chooses which config a new trial gets, if the generator has `ordered`."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from paceline.core.errors import SpecError
-from paceline.machine.taken_proposals import WIDEST
+from paceline.core.ports import WIDEST_WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Proposals:
         ordered: int | None = getattr(generator, "ordered", None)
         if most <= 1 or ordered is None or first < ordered:
             return generator.propose(first, group), None
-        configs = self._list_next(group, generator, min(most, WIDEST))
+        configs = self._list_next(group, generator, min(most, WIDEST_WINDOW))
         if not configs:
             return None, None
         chosen = cast("ChoosingPolicy", policy).choose(configs, group)

@@ -10,9 +10,7 @@ from itertools import chain, count, islice
 from msgspec import Struct
 
 from paceline.core.errors import LogError
-
-# A policy chooses among this many configs at most.
-WIDEST = 1000
+from paceline.core.ports import WIDEST_WINDOW
 
 
 class TakenProposals(Struct):
@@ -30,7 +28,7 @@ class TakenProposals(Struct):
         if number is None:
             number = self.first
         is_free = number >= self._end or number in self._passed_over
-        if not is_free or number >= self._end + WIDEST:
+        if not is_free or number >= self._end + WIDEST_WINDOW:
             raise LogError(f"config {number} of a trial was taken before or is too far ahead.")
         if number < self._end:
             self._passed_over.remove(number)

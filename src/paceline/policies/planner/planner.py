@@ -26,7 +26,7 @@ from paceline.core.base_part import BasePart
 from paceline.core.decisions import Cut, Go, Launch, Open, Pause
 from paceline.core.errors import SpecError
 from paceline.core.events import Ended, Opened, Reported, Suggested
-from paceline.core.ports import Pick
+from paceline.core.ports import WIDEST_WINDOW, Pick
 from paceline.core.speedup import SpeedUp
 from paceline.core.text import format_duration, format_metric
 from paceline.core.values import Status
@@ -78,8 +78,10 @@ class Planner(BasePart):
             raise SpecError(f"planner: new={new:g} is invalid: must be above 0 and at most 10.")
         if not 1.0 <= margin <= 100.0:
             raise SpecError(f"planner: margin={margin:g} is invalid: must be from 1 to 100.")
-        if not 1 <= window <= 1000:
-            raise SpecError(f"planner: window={window} is invalid: must be from 1 to 1000.")
+        if not 1 <= window <= WIDEST_WINDOW:
+            raise SpecError(
+                f"planner: window={window} is invalid: must be from 1 to {WIDEST_WINDOW}."
+            )
         # The share by which the chances of a new trial count, and how much larger the index of
         # another use must be to pause a trial.
         self._settings = RankingSettings(new_share=new, margin=margin)
@@ -87,6 +89,7 @@ class Planner(BasePart):
         self._configs = configs
         # Among how many of the generator's next configs a new trial is chosen.
         self.window = window if configs else 1
+        self._candidate_settings = CandidateSettings(window=self.window)
         self._networks = load_networks()
         self._begin(1, 0)
         self._pace = EpochPace()
@@ -101,7 +104,7 @@ class Planner(BasePart):
         loaded = self._networks
         self._record = StudyRecord(epochs)
         self._ranking = Ranking(self._record, loaded.usable, self._settings, loaded.opening)
-        self._candidates = Candidates(self._record, self._ranking, CandidateSettings(), seed)
+        self._candidates = Candidates(self._record, self._ranking, self._candidate_settings, seed)
         # None: no two trials can share epochs.
         self._shared: SharedStages | None = None
 
